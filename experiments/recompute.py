@@ -1,7 +1,8 @@
 """Recomputes the numbers of published studies from their raw lines, and compares them with the
 pages to the last printed digit: python experiments/recompute.py [FOLDER]. Written from
-docs/statistics.md, without bertlab's code. Not recomputed: costs, warnings and intervals of bits
-per byte; of an answer, the numbers that its tables do not have are listed."""
+docs/statistics.md, without bertlab's code. Not recomputed: costs, warnings, distances to floors and
+intervals of bits per byte. An answer must be the file's on its page and on the first one; what it
+has in numbers and intervals that its page's tables do not have is listed."""
 
 import base64
 import json
@@ -21,6 +22,9 @@ BITS = "Bits per byte of held-out text"
 # What a record has beside its own test scores: the key, and what the page puts before the metric.
 OTHERS = {"evaluation": "", "most_frequent": "always the most frequent answer/"}
 OTHERS["linear"] = "a linear model on n-grams, as many labels/"
+NUMBER = r"\d+\.?\d*"
+INTERVAL = rf"\(−?({NUMBER}) to −?({NUMBER})\)"  # without signs: an answer may turn a difference
+UNCHECKED = "published|above the floor"  # columns
 UNFINISHED = {"scores": {"valid": {"loss": math.inf}, "test": {}}}
 
 
@@ -114,13 +118,13 @@ def differences(study: dict, place: str, digits: int, chosen: dict, cells: dict,
     """{cell: text} on a task; adds (low, high, verdict) of the claims to `findings`. A claim about
     some kinds of tasks counts if the page has it: raw lines do not name a task's kind."""
     values, claims = {}, {}  # pair -> whether it counts on the first page
-    old = study.get("version") == ["0.1.0"] and re.match("trec|sst2", place)  # cut, not counted
     for claim in study["claims"]:
         pair = claim["higher"], claim["lower"]
         row = "Differences", f"{place}: {' − '.join(pair)}", "published"
         is_printed = cells.get(row, "–") != "–"
         if place.endswith(tuple(claim.get("uses") or [""])) and (is_printed or not claim["kinds"]):
-            claims[pair] = claims.get(pair) or (re.search(r"\d", claim["published"]) and not old)
+            counts = re.search(r"\d", claim["published"]) and "not_counted" not in study
+            claims[pair] = claims.get(pair) or counts
     is_task, (first, *others) = place in study["tasks"], chosen
     none = [] if study["claims"] else [(name, first) for name in others]
     contrasts = list(map(tuple, study["contrasts"])) or none
@@ -169,27 +173,15 @@ def read_cells(page: str) -> dict:
     return cells
 
 
-def above_floors(study: dict) -> dict:
-    """{variant: the mean distance of each of its objectives}."""
-    tests, found = [of["scores"]["test"] for of in study["records"].values()], defaultdict(list)
-    for metric in dict.fromkeys(metric for test in tests for metric in test):
-        if name := re.fullmatch(r"(\w+)/above_floor", metric):
-            for variant, (_, scores, _) in select(study, "", metric).items():
-                found[variant].append(f"{name[1]} {scores[0].mean():.4f}")
-    return {variant: ", ".join(texts) for variant, texts in found.items()}
-
-
 def recompute(study: dict, cells: dict, findings: list) -> dict:
     """{cell: text} of the columns of a page."""
     values = {}
     for heading, column in dict.fromkeys((x, z) for x, _, z in cells if x in ("Scores", BITS)):
-        task, metric, digits = "", f"bits_per_byte/{column}", 1 if "(%)" in column else 3
-        if column.endswith(", above the truth"):
-            metric = f"above_truth/{column.partition(',')[0]}"
+        kind, _, more = column.partition(",")  # "any-order, 1.01M bytes"
+        task, digits = "", 1 if "(%)" in column else 3
+        metric = f"{'above_truth' if more == ' above the truth' else 'bits_per_byte'}/{kind}"
         if heading == "Scores" and study["tasks"]:
             task, _, metric = column.removesuffix(" (%)").partition(" ")
-        if column == "above the floor (nats)":
-            values |= {(heading, name, column): text for name, text in above_floors(study).items()}
         if not (chosen := select(study, task, metric)):
             continue
         found = {}
@@ -201,9 +193,9 @@ def recompute(study: dict, cells: dict, findings: list) -> dict:
                 found[name] += f" ± {printed(scores[0].std(), digits)}" if len(scores) > 1 else ""
             if task and study["select"]:
                 values["Selected on validation", name, task] = ", ".join(labels)
-        rows = [name for x, name, z in cells if (x, z) == (heading, column)]
+        rows = [of[1] for of in cells if of[::2] == (heading, column) and cells[of] != "–"]
         records = [of for (*_, x), of in study["records"].items() if x == task]
-        coded = heading != BITS or column == "left-to-right"
+        coded = heading != BITS or kind == "left-to-right"
         for name in {*rows} - chosen.keys() if coded else ():
             baseline, _, labels = name.partition(": ")
             key = f"{baseline}/{metric}" if task else f"baseline/{name}"
@@ -220,12 +212,15 @@ def recompute(study: dict, cells: dict, findings: list) -> dict:
 
 def main(folder: Path) -> int:
     """Prints the cells that differ, page by page, and returns their number."""
-    pages, findings, wrong = {}, [], 0
+    first_page, pages, findings, wrong = (folder / "README.md").read_text(), {}, [], 0
     for path in sorted(folder.glob("*/*.jsonl.zst")):
-        cells = read_cells((path.parent / "README.md").read_text())
-        study = read(path)
-        pages[path.parent.name] = cells, recompute(study, cells, findings), study.get("answer", "")
-    about = re.search(".*published findings.*", (folder / "README.md").read_text())[0]
+        page, study = (path.parent / "README.md").read_text(), read(path)
+        cells, answer = read_cells(page), study.get("answer", "")
+        pages[path.parent.name] = cells, recompute(study, cells, findings), answer
+        if answer not in page or answer not in first_page:
+            print(f"{path.parent.name}: an answer that is not the file's")
+            wrong += 1
+    about = re.search(".*published findings.*", first_page)[0]
     counts = [len(findings), sum(of[0] > 0 for of in findings), sum(of[1] < 0 for of in findings)]
     verdicts = Counter(of[2] for of in findings)
     counts.append(sum(verdicts.pop(name, 0) for name in ("decided", "agrees", "contradicts")))
@@ -233,15 +228,18 @@ def main(folder: Path) -> int:
     printed_counts = re.findall(r"\d+", about.replace("95 %", ""))
     texts = [{("counts",): ", ".join(map(str, of))} for of in (printed_counts, counts)]
     for page, (cells, values, answer) in (pages | {"README.md": [*texts, ""]}).items():
-        ours = [of for of in {**values, **cells} if "published" not in of[-1]]
+        ours = [of for of in {**values, **cells} if not re.match(UNCHECKED, of[-1])]
         places = [of for of in ours if cells.get(of) != values.get(of, "–")]
-        numbers = re.findall(r"\d+\.?\d*", " ".join(values.values()))
+        numbers = re.findall(NUMBER, " ".join(values.values()))
+        intervals = {frozenset(of) for of in re.findall(INTERVAL, " ".join(values.values()))}
         others = [number for number in re.findall(r"\d+\.\d+", answer) if number not in numbers]
+        asked = [of for of in re.findall(INTERVAL, answer) if frozenset(of) not in intervals]
+        others += [f"({low} to {high})" for low, high in asked]
         listed = f"; of its answer in no table: {', '.join(others)}" if others else ""
         print(f"{page}: {len(numbers)} numbers, {len(places)} mismatches{listed}")
         for of in places:
             print(f"  {' | '.join(of)}: printed {cells.get(of)}, recomputed {values.get(of)}")
-        wrong += len(places) + (not values)
+        wrong += len(places) + (not cells)
     return wrong
 
 

@@ -4,31 +4,47 @@ with our interval, and the list of the studies.
 python experiments/results_page.py
 """
 
+import re
 from collections import Counter
 from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from bertlab.studies import plots, tables
+from bertlab.studies import comparisons, plots, tables
 from bertlab.studies.comparisons import VERDICTS
-from bertlab.studies.records import read
+from bertlab.studies.records import BASELINES, read
 
 FOLDER = Path(__file__).parent / "results"
-CUT = ("trec", "sst2")
 
 
 def claims(studies: dict) -> pd.DataFrame:
-    """Differences of all studies for which a paper has numbers, from the largest in the published
-    direction to the largest against it; without tasks whose rows version 0.1.0 cut."""
-    frames = []
-    for name, results in studies.items():
-        frame = tables.differences(results).assign(study=name)
-        cut = frame["task"].str.startswith(CUT) & (results.study.get("version") == ["0.1.0"])
-        frames.append(frame[~cut & frame["published"].str.contains(r"\d")])
+    """Differences of the studies that count for which a paper has numbers, from the largest in the
+    published direction to the largest against it."""
+    frames = [
+        tables.differences(results).assign(study=name)
+        for name, results in studies.items()
+        if not results.study.get("not_counted")
+    ]
     frame = pd.concat(frames)
     of_tasks = frame["label"].str.endswith("(points)")  # of a code length, the lower is better
-    return frame[of_tasks].sort_values("mean", ascending=False)
+    counted = of_tasks & frame["published"].str.contains(r"\d")
+    return frame[counted].sort_values("mean", ascending=False)
+
+
+def beside_linear(studies: dict) -> str:
+    """The best mean of all models on each task and number of labels, and a linear model's."""
+    best, linear = {}, {}
+    for results in studies.values():
+        for measure in comparisons.measures(results) if "not_counted" not in results.study else ():
+            labels = re.match(r".*_\d+|.*", measure.task)[0]  # "ud_1000" of "ud_1000_probe"
+            mean = tables.baselines(results, measure).get(BASELINES["linear"])
+            if mean is not None:
+                own = comparisons.score_table(results, measure).mean().max()
+                best[labels] = max(own, best.get(labels, 0))
+                linear[labels] = mean
+    found = [f"{linear[of]:.1%} on {of} (our best: {best[of]:.1%})" for of in linear]
+    return ", ".join(found).replace("%", " %")
 
 
 def draw(frame: pd.DataFrame) -> Figure:
@@ -48,7 +64,8 @@ def draw(frame: pd.DataFrame) -> Figure:
 
 
 def write_page() -> None:
-    folders = sorted(path.parent for path in FOLDER.glob("*/*.jsonl.zst"))
+    folders = [path.parent for path in FOLDER.glob("*/*.jsonl.zst")]
+    folders.sort(key=lambda folder: (not folder.name.startswith("crossover"), folder.name))
     studies = {folder.name: read(folder) for folder in folders}
     frame = claims(studies)
     plots.save(draw(frame), FOLDER / "claims.png")
@@ -56,17 +73,24 @@ def write_page() -> None:
     verdicts = Counter(frame["verdict"])
     decided = sum(verdicts.pop(verdict, 0) for verdict in VERDICTS)
     counts = "; ".join(f"{verdict}: {count}" for verdict, count in verdicts.most_common())
-    rows = []
-    for name, results in studies.items():
-        study = results.study
-        answer, caution = study.get("answer", ""), study.get("caution", "")
-        rows.append(f"| [{study['title']}]({name}/README.md) | {answer} | {caution} |")
+    rows, others = [], []
+    for name, study in ((name, of.study) for name, of in studies.items()):
+        row = f"| [{study['title']}]({name}/README.md) | {study['answer']} |"
+        if reason := study.get("not_counted"):
+            others.append(f"{row} {reason} |")
+        else:
+            rows.append(row)
     about = (
         f"{len(frame)} comparisons with published findings: {beyond[0]} have a 95 % interval right"
         f" of zero, in the paper's direction, {beyond[1]} left of it, before any correction."
-        f" {decided} {'has' if decided == 1 else 'have'} a verdict; the others: {counts}."
+        f" Verdicts: {decided}; {counts}."
     )
-    page = PAGE.format(about=about, rows="\n".join(rows))
+    page = PAGE.format(
+        about=about,
+        linear=beside_linear(studies),
+        rows="\n".join(rows),
+        others="\n".join(others),
+    )
     (FOLDER / "README.md").write_text(page, encoding="utf-8")
 
 
@@ -79,15 +103,22 @@ Many compare pretraining with none, which is the easiest to find. None is on its
 its size, and they are not independent: some findings are tested several times, and some studies
 share pretrainings.
 
+A linear model on n-grams with as many labels has {linear}.
+
 Filled dots have a verdict, which takes five pretraining seeds with three fine-tunings each, rates
 inside the grids that were tried, and p < 0.05 after correction ([the
-rule](../../docs/statistics.md)). Intervals of studies made by version 0.1.0 ignore the sampling of
-test sets and are too short, and their rows cut texts. Their findings on TREC and SST-2, which were
-cut most, are not counted, nor is [what was withdrawn](CORRECTIONS.md).
+rule](../../docs/statistics.md)). Intervals in answers are before correction. Each study's page has
+its cautions, and the [list of corrections](CORRECTIONS.md) what was withdrawn.
 
-| Study | Answer | Caution |
-|---|---|---|
+| Study | Answer |
+|---|---|
 {rows}
+
+Not counted above:
+
+| Study | Answer | Why |
+|---|---|---|
+{others}
 
 Each folder has three files: `README.md`, the figure, and `NAME.jsonl.zst` with all numbers behind
 them, which read as tables:
@@ -101,8 +132,9 @@ frame = bertlab.results.curves("experiments/results/bert_table5_tiny_wikipedia")
 
 `bertlab report runs/STUDY --publish=experiments/results/STUDY` writes such a folder from a sweep,
 and `python experiments/results_page.py` this page. `python experiments/recompute.py` computes the
-tables of all pages and the counts above again from these files, without bertlab's code, and lists
-the numbers of an answer that are in no table; costs and intervals of bits per byte it leaves out.
+tables of all pages and the counts above again from these files, without bertlab's code, compares
+the answers with the files, and lists an answer's numbers that are in no table; costs and intervals
+of bits per byte it leaves out.
 Studies made by version 0.1.0 (a page's last table names the version) are read-only, since today's
 version reads other batches.
 """

@@ -153,14 +153,15 @@ def selected_table(results: Results) -> pd.DataFrame:
 
 
 def bits_table(results: Results) -> pd.DataFrame:
-    """Bits per byte, one row per variant or baseline, one column per kind of score; empty for a
-    study whose scores they are, unless there are intervals over documents."""
+    """Bits per byte, one row per variant or baseline, one column per kind of score and size of the
+    text; empty for a study whose scores they are, unless there are intervals over documents."""
     lengths, columns = tables.code_lengths(results), {}
     if not results.study["tasks"] and lengths["low"].isna().all():
         return pd.DataFrame()
     for row in lengths.itertuples():
         interval = "" if math.isnan(row.low) else f" ({row.low:.3f} to {row.high:.3f})"
-        columns.setdefault(row.kind, {})[row.variant] = f"{row.mean:.3f}{interval}"
+        size = "" if math.isnan(row.bytes) else f", {short(row.bytes)} bytes"
+        columns.setdefault(row.kind + size, {})[row.variant] = f"{row.mean:.3f}{interval}"
         if not math.isnan(row.above):
             name = f"{row.kind}, above the truth"
             columns.setdefault(name, {})[row.variant] = f"{row.above:.3f}"

@@ -110,8 +110,8 @@ def code_lengths(results: Results) -> pd.DataFrame:
     """Bits per byte of the held-out text, one row per variant and kind; then the baselines.
 
     Columns: `variant`, `kind`, `mean` over runs, `low` and `high` (95 % interval over documents,
-    and over runs if there are several; NaN without sums by document), and `above`, the mean excess
-    over the truth in the synthetic language.
+    and over runs if there are several; NaN without sums by document), `above`, the mean excess over
+    the truth in the synthetic language, and `bytes` of text.
     """
     frame = scores(results)
     frame = frame[(frame["stage"] == "evaluate") & (frame["task"] == "")]
@@ -125,11 +125,14 @@ def code_lengths(results: Results) -> pd.DataFrame:
         row = [group["value"].mean(), *_document_interval(tests, kind)]
         if prefix == comparisons.CODE_LENGTH:
             above = [test.get(f"above_truth/{kind}", math.nan) for test in tests]
-            rows.append([variant, kind, *row, np.mean(above)])
+            sizes = [test.get(f"bytes/{kind}", math.nan) for test in tests]
+            rows.append([variant, kind, *row, np.mean(above), np.mean(sizes)])
         elif prefix == "baseline":  # one for all variants with the same text and pieces
             name = f"{kind}, text of {variant}" if kind in dict(baselines) else kind
-            baselines.setdefault((kind, row[0]), [name, "left-to-right", *row, math.nan])
-    columns = ["variant", "kind", "mean", "low", "high", "above"]
+            counts = [of for key, of in tests[0].items() if key.startswith("bytes/")]
+            size = max(counts, default=math.nan)
+            baselines.setdefault((kind, row[0]), [name, "left-to-right", *row, math.nan, size])
+    columns = ["variant", "kind", "mean", "low", "high", "above", "bytes"]
     return pd.DataFrame([*rows, *baselines.values()], columns=columns)
 
 

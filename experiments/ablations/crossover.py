@@ -44,7 +44,8 @@ OBJECTIVES = {
     "bilm": ("biLM (ELMo)", "elmo", {"objectives": "bilm"}),
 }
 FINDING = "MNLI 83.9 and 82.1 after 1,000,000 steps"
-CLAIMS = [Claim("MLM", "LTR", FINDING, "Devlin et al. 2019, table 5", uses=("_tuned",))]
+KINDS = ("classification", "regression", "span")
+CLAIMS = [Claim("MLM", "LTR", FINDING, "Devlin et al. 2019, table 5", KINDS, uses=("_tuned",))]
 
 
 def get_study(arguments=None):

@@ -110,13 +110,15 @@ def test_a_page_made_by_bertlab_of_nested_fine_tunings_and_sentences_is_recomput
         ("made/README.md", "| contradicts |", "| agrees |"),
         ("made/README.md", "| D | 0.01 |", "| D | 0.003 |"),
         ("README.md", "1 left", "2 left"),
+        ("README.md", "3.4 points (2.7 to 4.2)", "9.4 points (2.7 to 9.2)"),
     ],
 )
 def test_one_planted_error_is_one_mismatch(page, printed, planted, made, tmp_path):
     for folder in (PAGES / "bert_table7_tiny_wikipedia", made / "made"):
         shutil.copytree(folder, tmp_path / folder.name)
-    numbers = "9 published findings, each on one task: 5 have an interval right of zero, 1 left."
-    (tmp_path / "README.md").write_text(numbers + " 2 verdicts; 5, 1, 1")
+    answer = read(tmp_path / "bert_table7_tiny_wikipedia").study["answer"]
+    counts = "4 published findings: 2 have an interval right of zero, 1 left. 2 verdicts; 1, 1"
+    (tmp_path / "README.md").write_text(f"{counts}\n{answer}")
     assert recompute.main(tmp_path) == 0
     text = (tmp_path / page).read_text()
     assert text.count(printed) == 1
@@ -132,7 +134,8 @@ def test_numbers_of_an_answer_that_no_table_has_are_listed(made, tmp_path, capsy
     text = json.dumps(study) + "\n" + rest
     path.write_bytes(zstandard.ZstdCompressor().compress(text.encode()))
     recompute.main(tmp_path / "pages")
-    assert capsys.readouterr().out.split("\n")[0].endswith("in no table: 123.4")
+    other, listed, *_ = capsys.readouterr().out.split("\n")
+    assert other.endswith("not the file's") and listed.endswith("in no table: 123.4")
 
 
 def test_the_crossed_design_is_that_of_an_analysis_of_variance():
