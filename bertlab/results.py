@@ -20,8 +20,9 @@ def load(path: str | Path) -> pd.DataFrame:
     """The scores: one row per number of a finished stage.
 
     Columns: `run`, `variant` (all labels but the seeds' and the selected axes'), one for each
-    axis, `stage` ("pretrain", "evaluate", "finetune"; "most_frequent": what always giving the most
-    frequent answer scores; "linear": a linear model of the same labels), `task` (for an evaluation
+    axis, `trained_in` (the run that pretrained it), `stage` ("pretrain", "evaluate", "finetune";
+    "most_frequent": what always giving the most frequent answer scores; "linear": a linear model of
+    the same labels), `task` (for an evaluation
     the file that was scored, "" for the held-out text), `split`, `metric`, `value`; what the run's
     pretraining cost: `parameters`, `step`, `tokens`, `supervised` (predicted positions), `flops`,
     `seconds`; what adapting and fine-tuning cost: `transfer_flops`, `transfer_seconds` (NaN for a
@@ -44,15 +45,16 @@ def scores(results: Results) -> pd.DataFrame:
                     continue
                 end = {"metric": metric, "value": value, "data_hash": record["data_hash"]}
                 rows.append(place | spent | end)
-    columns = ["run", "variant", *results.study["axes"], "stage", "task", "split", "metric"]
-    frame = pd.DataFrame(rows, columns=[*columns, *NUMBERS, "data_hash"])
+    columns = ["run", "variant", *results.study["axes"], "trained_in", "stage", "task", "split"]
+    frame = pd.DataFrame(rows, columns=[*columns, "metric", *NUMBERS, "data_hash"])
     return frame.astype(dict.fromkeys(NUMBERS, float))
 
 
 def run_labels(results: Results, run: RunSpec) -> dict[str, str]:
     """The columns that identify a run."""
     labels = {axis: run.labels.get(axis, "") for axis in results.study["axes"]}
-    return {"run": run.name, "variant": run.variant, **labels}
+    owner = run.shares.get("pretrain", run.name)
+    return {"run": run.name, "variant": run.variant, **labels, "trained_in": owner}
 
 
 def _measured(results: Results, run: RunSpec) -> Iterator[tuple[str, str, str, Record, dict]]:

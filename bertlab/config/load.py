@@ -44,8 +44,7 @@ def override(
             config_flags.DEFINE_config_dict("config", config, flag_values=defined, sys_argv=command)
             defined(command)
         config.lock()
-        for name, value in (values or {}).items():
-            set_key(config, name, value)
+        config.update_from_flattened_dict(values or {})
     except (AttributeError, KeyError, TypeError, ValueError, flags.Error) as error:
         reason = str(error.args[0])
         if isinstance(error, AttributeError | KeyError):  # which may quote another error
@@ -105,11 +104,3 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = value
     return flat
-
-
-def set_key(config: ConfigDict, name: str, value: Any) -> None:
-    """Sets an existing dotted key."""
-    *groups, leaf = name.split(".")
-    for group in groups:
-        config = config[group]
-    config[leaf] = value

@@ -74,19 +74,8 @@ def evaluate_run(
         found |= similarity.word_scores(model, settings)
     name = "evaluation" if step is None else f"evaluation-{step}"
     if found := {text: metrics for text, metrics in found.items() if metrics}:
-        before = run.read(name, {})
-        added = {text: merge(before.get(text, {}), metrics) for text, metrics in found.items()}
-        run.write(name, before | added)
+        run.write(name, run.read(name, {}) | found)  # all numbers of a text are of one evaluation
     return found
-
-
-def merge(before: Metrics, found: Metrics) -> Metrics:
-    """Earlier metrics of a text with new ones; new code lengths replace sums and baselines, which
-    may come from other documents."""
-    if any(name.startswith("bits_per_byte/") for name in found):
-        names = [name for name in before if name != "by_document" and "baseline/" not in name]
-        before = {name: before[name] for name in names}
-    return before | found
 
 
 def code_lengths(scorer: Scorer, texts: Sequence[Text], kinds, most=None, chain=None) -> Metrics:

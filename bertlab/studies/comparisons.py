@@ -8,16 +8,17 @@ import functools
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from statsmodels.stats.multitest import multipletests
 
 from bertlab.results import run_labels, scores
-from bertlab.studies import statistics
 from bertlab.studies.records import Results, unpack
 from bertlab.studies.selection import Search
+from bertlab.studies.statistics import TTest, compare
 from bertlab.studies.study import TASK_RATES
 from bertlab.transfer.tasks import find_task
 
@@ -78,7 +79,7 @@ def values_of(results: Results, measure: Measure) -> pd.DataFrame:
 
 @functools.lru_cache(maxsize=64)
 def selected_scores(results: Results, measure: Measure) -> pd.DataFrame:
-    """The scores of a measure, one row per run and split, at the labels that `valid` selects for
+    """The scores of a measure, one row per run and split, at the rate that `valid` selects for
     each variant; NaN for a run without one or in `incomparable`. Cached: do not modify."""
     runs = [run_labels(results, run) for run in results.runs.values()]
     splits = pd.DataFrame({"split": ["valid", "test"]})
@@ -86,29 +87,19 @@ def selected_scores(results: Results, measure: Measure) -> pd.DataFrame:
     frame = pd.DataFrame(runs).merge(splits, "cross").assign(**measure._asdict())
     frame = frame.merge(values, "left", ["run", "split"])
     frame.loc[frame["variant"].isin(incomparable(results, measure)), "value"] = float("nan")
-    return select_labels(frame, results.study["select"])
+    return at_best_rate(frame) if TASK_RATES in frame else frame
 
 
-def select_labels(scores: pd.DataFrame, select: Sequence[str]) -> pd.DataFrame:
-    """The scores of each variant, task and metric at the labels with the best mean on `valid`.
-
-    Labels with fewer failed runs (NaN) come first; among equal means the first label wins, among
-    rates the smaller one. Without axes in `select` all rows are selected.
-    """
-    if not select:
-        return scores
-    group = ["variant", "task", "metric"]
-    valid = scores[scores["split"] == "valid"].groupby([*group, *select], sort=False)["value"]
+def at_best_rate(scores: pd.DataFrame) -> pd.DataFrame:
+    """The scores of each variant at the fine-tuning rate with the best mean on `valid`. Rates with
+    fewer failed runs (NaN) come first; among equal means the smallest wins."""
+    key = ["variant", TASK_RATES]
+    valid = scores[scores["split"] == "valid"].groupby(key, sort=False)["value"]
     means = valid.agg(mean="mean", runs="count", failed="size").dropna().reset_index()
     means["failed"] -= means["runs"]
-    order = ["failed", "mean", *select]
-    rising = [name != "mean" for name in order]
-
-    def as_numbers(labels: pd.Series) -> pd.Series:
-        return pd.to_numeric(labels, errors="coerce").fillna(0)
-
-    best = means.sort_values(order, ascending=rising, key=as_numbers, kind="stable")
-    return scores.merge(best.drop_duplicates(group)[[*group, *select]])
+    means["rate"] = pd.to_numeric(means[TASK_RATES])  # "", of a variant without rates, is NaN
+    best = means.sort_values(["failed", "mean", "rate"], ascending=[True, False, True])
+    return scores.merge(best.drop_duplicates("variant")[key])
 
 
 def test_scores(results: Results, measure: Measure) -> pd.DataFrame:
@@ -160,6 +151,8 @@ def differences(results: Results, measure: Measure) -> pd.DataFrame:
     """
     table, claims = score_table(results, measure), claims_about(results, measure)
     items, edges = sentence_scores(results, measure), rates_at_edges(results, measure)
+    means = {name: of.groupby(level=0, sort=False).mean() for name, of in items.items()}
+    compared = {name: means.get(name, table[[name]]) for name in table}
     draws = test_scores(results, measure).dropna(subset="value")
     draws = draws.groupby(["variant", "seed"]).size().groupby("variant").min()
     contrasts = [tuple(pair) for pair in results.study["contrasts"]]
@@ -167,22 +160,23 @@ def differences(results: Results, measure: Measure) -> pd.DataFrame:
         contrasts = [(name, table.columns[0]) for name in table.columns[1:]]
     found = {}
     for family in (claims, contrasts):
-        tests = {pair: compare(table, items, pair) for pair in family if set(pair) <= set(table)}
+        pairs = [pair for pair in family if set(pair) <= compared.keys()]
+        tests = {pair: compare(*(compared[name] for name in pair)) for pair in pairs}
         tests = {pair: test for pair, test in tests.items() if test is not None}
-        corrected = statistics.holm([test.p for test in tests.values()])
+        p_values = [test.p for test in tests.values()]
+        corrected = multipletests(p_values, method="holm")[1] if tests else ()
         for (pair, test), p in zip(tests.items(), corrected):
             claim, fewest = claims.get(pair, {}), draws[list(pair)].min()
             judged = verdict(measure, test, p, fewest, edges.keys() & pair, claim)
-            row = [*pair, test.mean, test.low, test.high, test.pairs, p]
-            row += [judged in VERDICTS, test.items]
-            row += [claim.get("published", ""), claim.get("source", ""), judged]
-            found.setdefault(pair, row)
+            row = {"variant": pair[0], "other": pair[1], **test._asdict(), "p": p}
+            row |= {key: claim.get(key, "") for key in ("published", "source")}
+            found.setdefault(pair, row | {"decided": judged in VERDICTS, "verdict": judged})
     return pd.DataFrame(found.values(), columns=DIFFERENCE)
 
 
-def verdict(measure: Measure, test: statistics.TTest, p: float, draws: int, edges, claim) -> str:
+def verdict(measure: Measure, test: TTest, p: float, draws: int, edges, claim) -> str:
     """One of `VERDICTS`, or why there is none; `draws` are the fewest fine-tunings of a seed."""
-    if test.pairs < SEEDS:
+    if test.seeds < SEEDS:
         return "too few seeds"
     if measure.stage == "finetune" and draws < DRAWS:
         return "too few fine-tunings"
@@ -210,27 +204,18 @@ def rates_at_edges(results: Results, measure: Measure) -> dict[str, list[str]]:
                 found[variant].append(f"pretraining rate {rate:g}")
     if measure.stage != "finetune":
         return found
-    rate_axes = [axis for axis in results.study["select"] if axis == TASK_RATES]
-    grids = {axis: sorted(results.study["axes"][axis], key=float) for axis in rate_axes}
-    selected = selected_scores(results, measure).drop_duplicates("variant").set_index("variant")
-    for variant, row in selected.iterrows():
-        labels = {axis: row[axis] for axis in grids if row[axis]}
-        if not labels:
-            found[variant].append(ONLY_RATE)
-        for axis, label in labels.items():
-            if label in (grids[axis][0], grids[axis][-1]):
-                found[variant].append(f"{axis} {label}")
+    tried = sorted(results.study["axes"].get(TASK_RATES, ()), key=float)
+    edges = {rate: f"{TASK_RATES} {rate}" for rate in (*tried[:1], *tried[-1:])} | {"": ONLY_RATE}
+    for variant, rate in selected_rates(results, measure).items():
+        if rate in edges:
+            found[variant].append(edges[rate])
     return found
 
 
-def compare(table: pd.DataFrame, items: Mapping[str, pd.DataFrame], pair):
-    """A pair's test: over seeds and test sentences if both variants have those, else over seeds."""
-    if set(pair) <= items.keys():
-        ours, theirs = (items[name].groupby(level=0, sort=False).mean() for name in pair)
-        seeds = ours.index.intersection(theirs.index)
-        if len(seeds) > 1:
-            return statistics.compare_items((ours.loc[seeds] - theirs.loc[seeds]).to_numpy())
-    return statistics.compare(*(table[name] for name in pair))
+def selected_rates(results: Results, measure: Measure) -> dict[str, str]:
+    """Variant -> the label of its fine-tuning rate; "" if it has only one."""
+    frame = selected_scores(results, measure).drop_duplicates("variant").set_index("variant")
+    return frame.get(TASK_RATES, pd.Series("", frame.index)).to_dict()
 
 
 def sentence_scores(results: Results, measure: Measure) -> dict[str, pd.DataFrame]:

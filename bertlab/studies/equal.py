@@ -27,14 +27,9 @@ def parameters(recipe: str, overrides: Mapping[str, Any]) -> int:
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
 
 
-def tokens(recipe: str, overrides: Mapping[str, Any]) -> int:
-    """The tokens that a pretraining reads in its `train.steps`, with rows counted as full."""
-    return round(pretraining_cost(load_config(recipe, overrides))[0])
-
-
-def flops(recipe: str, overrides: Mapping[str, Any]) -> float:
-    """The FLOPs of a pretraining in its `train.steps`, forward and backward, on full rows."""
-    return pretraining_cost(load_config(recipe, overrides))[1]
+def cost(recipe: str, overrides: Mapping[str, Any]) -> tuple[float, float]:
+    """`pretraining_cost` of a recipe with overrides."""
+    return pretraining_cost(load_config(recipe, overrides))
 
 
 def sized(
@@ -56,7 +51,7 @@ def sized(
 
 
 def pretraining_cost(config: ConfigDict) -> tuple[float, float]:
-    """(tokens, model FLOPs) of a pretraining by its config; rows count as full."""
+    """(tokens, model FLOPs, forward and backward) of a config's steps; rows count as full."""
     program, total_tokens, total_flops, first = made_up_program(config), 0.0, 0.0, 0
     for end, phase in phase_configs(config):
         rows, length = phase.data.batch_size, row_length(phase.data)

@@ -13,6 +13,7 @@ import jinja2
 import pandas as pd
 import zstandard
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
 
 from bertlab.files import json_line
 from bertlab.results import scores
@@ -99,13 +100,15 @@ def render(results: Results, markup: str, figures: Mapping[str, str]) -> str:
 
 def score_table(results: Results) -> pd.DataFrame:
     """One row per variant: its scores, with the published ones in further columns."""
-    summary, published = tables.summary(results), results.study.get("published") or {}
+    published = results.study.get("published") or {}
     rows = published.get("rows", {})
-    names = [*comparisons.variants(results), *rows]
-    columns = {"seeds": summary.groupby("variant")["seeds"].max().astype(str).to_dict()}
+    names, columns = [*comparisons.variants(results), *rows], {"seeds": {}}
     for measure in comparisons.measures(results):
-        own = summary[(summary["task"] == measure.task) & (summary["metric"] == measure.metric)]
-        cells = {row.variant: _number(row.mean, measure, row.sd) for row in own.itertuples()}
+        scored, seeds = comparisons.score_table(results, measure), columns["seeds"]
+        seeds |= {
+            name: str(max(of.count(), int(seeds.get(name, 0)))) for name, of in scored.items()
+        }
+        cells = {name: _number(of.mean(), measure, of.std()) for name, of in scored.items()}
         baselines = tables.baselines(results, measure)
         names += baselines
         cells |= {name: _number(value, measure) for name, value in baselines.items()}
@@ -148,8 +151,8 @@ def difference_table(differences: pd.DataFrame) -> pd.DataFrame:
 
 def selected_table(results: Results) -> pd.DataFrame:
     """What `valid` selected, one row per variant, one column per task."""
-    chosen = tables.summary(results).groupby(["variant", "task"], sort=False)["chosen"].first()
-    return _cells(chosen.unstack(sort=False))
+    found = comparisons.measures(results)
+    return _cells(pd.DataFrame({of.task: comparisons.selected_rates(results, of) for of in found}))
 
 
 def bits_table(results: Results) -> pd.DataFrame:
@@ -212,11 +215,7 @@ def _number(value: float, measure: comparisons.Measure, sd: float = math.nan) ->
 
 def short(value: float) -> str:
     """Three digits and a suffix: "23.7M"."""
-    value = float(f"{value:.3g}") if value >= 1e4 else value
-    for suffix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6)):
-        if value >= size:
-            return f"{value / size:.3g}{suffix}"
-    return f"{value / 1e3:.3g}k" if value >= 1e4 else f"{value:,.0f}"
+    return f"{value:,.0f}" if value < 1e4 else EngFormatter(sep="")(float(f"{value:.3g}"))
 
 
 def duration(seconds: float) -> str:

@@ -1,80 +1,57 @@
-"""Statistics over seeds: differences between two variants, compared seed by seed; corrections."""
+"""The paired test of two variants over seeds, and over items of the test set."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import scipy.stats
-from jaxtyping import Float
-from statsmodels.stats.multitest import multipletests
 
 # Scores are computed in float32: differences that vary by less than this share of the scores count
 # as equal, as for metrics that move in steps of one example.
 RESOLUTION = 1e-6
 
 
-@dataclass(frozen=True)
-class TTest:
+class TTest(NamedTuple):
     """First variant minus second in one metric."""
 
     mean: float
     low: float  # of the 95 % interval; NaN if nothing varies, since no spread can be estimated
     high: float
     p: float  # two-sided, of no difference
-    pairs: int  # seeds for which both have a score
-    items: int = 0  # of the test set, if they are drawn too (`compare_items`)
+    seeds: int  # for which both have scores
+    sentences: int  # or other items of the test set, if they are drawn too; else 0
 
 
-def compare(first: pd.Series, second: pd.Series) -> TTest | None:
-    """Student's paired t test of scores indexed by seed (NaN is left out); None with fewer than two
-    seeds for which both have one.
+def compare(first: pd.DataFrame, second: pd.DataFrame) -> TTest | None:
+    """Student's t of scores [seeds, items], paired by both; None with fewer than two common seeds.
+
+    Seeds and items are both random draws: an interval over seeds alone is for one test set, which
+    all seeds share, and a bootstrap over a few seeds is too narrow. So the variance of the mean is
+    that of a crossed design without replication, (seeds' + items' - rest's mean square) / PN for P
+    seeds and N items, with Satterthwaite's degrees of freedom. Sellam et al. 2022 (MultiBERTs)
+    resample both for the same purpose. With one item (a score) it is the plain paired test.
 
     If all differences are equal, Student's p would be 0 even after three seeds. Then p is 1 for no
     difference, otherwise the permutation test's smallest, 2/2^n of n pairs.
     """
-    ours, theirs = first.dropna().astype(float), second.dropna().astype(float)
-    seeds = ours.index.intersection(theirs.index)
-    if len(seeds) < 2:
-        return None
-    ours, theirs = ours[seeds].to_numpy(), theirs[seeds].to_numpy()
-    differences = ours - theirs
-    mean = differences.mean()
-    least = RESOLUTION * max(np.abs(ours).max(), np.abs(theirs).max())
-    if np.ptp(differences) <= least:
-        p = 2 / 2 ** len(seeds) if abs(mean) > least else 1.0
-        return TTest(mean, math.nan, math.nan, p, len(seeds))
-    test = scipy.stats.ttest_rel(ours, theirs)
-    interval = test.confidence_interval(0.95)
-    return TTest(mean, interval.low, interval.high, test.pvalue, len(seeds))
-
-
-def compare_items(differences: Float[np.ndarray, "P N"]) -> TTest:
-    """Student's t over pretraining seeds and items of the test set, both as random draws.
-
-    An interval over seeds alone is for one test set, which all seeds share, and a bootstrap over a
-    few seeds is too narrow. So the variance of the mean is that of a crossed design without
-    replication: (seeds' + items' - rest's mean square) / PN, with Satterthwaite's degrees of
-    freedom. Sellam et al. 2022 (MultiBERTs) resample both for the same purpose. The mean over P
-    seeds and N items (sentences) is the difference of two variants' scores.
-    """
+    if first.shape[1] == 1 or second.shape[1] == 1:
+        first, second = (scores.mean(axis=1).to_frame() for scores in (first, second))
+    differences = (first - second).dropna().to_numpy(float)
     seeds, items = differences.shape
-    mean, by_seed, by_item = differences.mean(), differences.mean(1), differences.mean(0)
-    rest = differences - by_seed[:, None] - by_item + mean
-    degrees = np.array([seeds - 1, items - 1, (seeds - 1) * (items - 1)])
-    squares = [items * by_seed.var(ddof=1), seeds * by_item.var(ddof=1)]
-    shares = np.array([*squares, -(rest**2).sum() / degrees[2]]) / differences.size
+    if seeds < 2:
+        return None
+    mean, drawn = differences.mean(), items if items > 1 else 0
+    centred = differences - mean
+    degrees = np.maximum([seeds - 1, items - 1, (seeds - 1) * (items - 1)], 1)
+    squares = [items * (centred.mean(1) ** 2).sum(), seeds * (centred.mean(0) ** 2).sum()]
+    squares = np.array([*squares, sum(squares) - (centred**2).sum()])
+    shares = squares / degrees / differences.size
     variance = max(shares.sum(), shares.max())
-    if variance <= 0:
-        p = 1.0 if mean == 0 else 2 / 2**seeds
-        return TTest(mean, math.nan, math.nan, p, seeds, items)
-    freedom = variance**2 / (shares**2 / degrees).sum()
-    half = scipy.stats.t.ppf(0.975, freedom) * math.sqrt(variance)
-    p = 2 * scipy.stats.t.sf(abs(mean) / math.sqrt(variance), freedom)
-    return TTest(mean, mean - half, mean + half, p, seeds, items)
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's corrected p-value for each of several tests."""
-    return multipletests(p_values, method="holm")[1].tolist() if len(p_values) else []
+    least = RESOLUTION * max(scores.abs().max(axis=None) for scores in (first, second))
+    if variance * seeds <= least**2:
+        p = 2 / 2**seeds if abs(mean) > least else 1.0
+        return TTest(mean, math.nan, math.nan, p, seeds, drawn)
+    student = scipy.stats.t(variance**2 / (shares**2 / degrees).sum(), scale=math.sqrt(variance))
+    low, high = mean + np.array(student.interval(0.95))
+    return TTest(mean, low, high, 2 * student.sf(abs(mean)), seeds, drawn)

@@ -26,8 +26,8 @@ from bertlab.transfer.recipes import RECIPES, find_recipe
 
 STAGES = ("finetune.", "adapt.")  # prefixes of overrides; those without one are pretraining's
 RATE = "optimizer.learning_rate"
-TASK_RATES = "finetune.rate"  # the axis of `Study.task_rates`
-COLUMNS = {"run", "stage", "task", "split", "metric", "value", "parameters", "step"}
+TASK_RATES = "finetune.rate"  # the axis of which `valid` selects a label, by variant and task
+COLUMNS = {"run", "trained_in", "stage", "task", "split", "metric", "value", "parameters", "step"}
 COLUMNS |= {"tokens", "supervised", "flops", "seconds", "data_hash"}  # of `bertlab.results.load`
 
 
@@ -119,11 +119,9 @@ class Study:
     # "recipe" and "task" (default: the directory's name). They take precedence over shared
     # "finetune." overrides; axes take precedence over them.
     downstream: Sequence[str] | Mapping[str, Mapping[str, Any]] = ()
-    select: Sequence[str] = ()  # axes of which `valid` selects a label, by variant and task
     # Factors of each variant's own pretraining rate, one of which its validation loss selects
     # before the seeds are run (`bertlab.studies.selection`); empty: its own.
     rates: Sequence[float] = ()
-    task_rates: Sequence[float] = ()  # of fine-tuning: one more axis of `select`, "finetune.rate"
     published: Published | None = None
     claims: Sequence[Claim] = ()  # that the report compares with the study's own findings
     contrasts: Sequence[tuple[str, str]] = ()  # pairs of variants whose difference it asks for
@@ -136,21 +134,13 @@ class Study:
 
     @functools.cached_property
     def grid(self) -> list[Point]:
-        points, grid = self.axes, []
-        if isinstance(points, Mapping):
-            points = product(*itertools.starmap(axis, points.items()))
-        for point in points:  # the seed stays the last axis
-            others = {name: point[name] for name in point if name != "seed"}
-            grid += [{**others, **rate, **point} for rate in rate_axis(self.task_rates) or [{}]]
-        return grid
+        if isinstance(self.axes, Mapping):
+            return product(*itertools.starmap(axis, self.axes.items()))
+        return list(self.axes)
 
     @property
     def axis_names(self) -> list[str]:
         return list(dict.fromkeys(name for point in self.grid for name in point))
-
-    @property
-    def selected(self) -> list[str]:
-        return [*self.select, *([TASK_RATES] if self.task_rates else [])]
 
     def runs(self) -> list[RunSpec]:
         """One run per point; those with equal pretraining or adaptation share the first one's."""
@@ -165,11 +155,10 @@ class Study:
             runs[run.name] = run
         variants = list(dict.fromkeys(run.variant for run in runs.values()))
         compared = [(claim.higher, claim.lower) for claim in self.claims] + list(self.contrasts)
-        unknown = [name for pair in compared for name in pair if name not in variants]
-        if unknown := [*(set(self.select) - set(self.axis_names)), *unknown]:
+        if unknown := [name for pair in compared for name in pair if name not in variants]:
             raise UserError(
-                f'study {self.name}: "{unknown[0]}" is no axis that select, or variant that a claim'
-                f" or contrast, can name; the variants are {'; '.join(variants)}"
+                f'study {self.name}: "{unknown[0]}" of a claim or contrast is none of the'
+                f" variants {'; '.join(variants)}"
             )
         return sharing([self._averaging(run, list(runs.values())) for run in runs.values()])
 
@@ -182,7 +171,7 @@ class Study:
         return dataclasses.asdict(self) | {
             "axes": axes,
             "seed_axes": seed_axes(axes),
-            "select": self.selected,
+            "select": [TASK_RATES] if TASK_RATES in axes else [],
             "tasks": list(self.tasks),
             "searches": [dataclasses.asdict(search) for search in searches],
             "runs": [dataclasses.asdict(run) for run in runs],
@@ -203,7 +192,7 @@ class Study:
         common = {key: value for key, value in self.overrides.items() if key not in replaced}
         everything = common | own
         labels = {name: point[name].label if name in point else "" for name in self.axis_names}
-        apart = (*seed_axes(labels), *self.selected)
+        apart = (*seed_axes(labels), TASK_RATES)
         compared = [label for name, label in labels.items() if label and name not in apart]
         before, after = stage_keys("finetune", common), stage_keys("finetune", own)
         downstream = {task: before | settings | after for task, settings in self.tasks.items()}
@@ -248,8 +237,8 @@ def seed_axes(axes: Iterable[str]) -> list[str]:
 
 
 def rate_axis(rates: Sequence[float]) -> list[Point]:
-    """The axis of `Study.task_rates`."""
-    return axis(TASK_RATES, {f"{rate:g}": {f"finetune.{RATE}": rate} for rate in rates})
+    """The axis of fine-tuning rates; without any, the grid of one point that names no axis."""
+    return axis(TASK_RATES, {f"{rate:g}": {f"finetune.{RATE}": rate} for rate in rates}) or [{}]
 
 
 def stage_keys(stage: str, overrides: Mapping[str, Any]) -> dict[str, Any]:

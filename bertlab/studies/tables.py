@@ -8,27 +8,11 @@ import numpy as np
 import pandas as pd
 
 from bertlab.files import json_line
-from bertlab.results import curves, run_labels, scores
+from bertlab.results import curves, scores
 from bertlab.studies import comparisons, statistics
 from bertlab.studies.comparisons import Measure
 from bertlab.studies.records import BASELINES, COSTS, Results
 from bertlab.studies.runs import RunSpec
-
-
-def summary(results: Results) -> pd.DataFrame:
-    """Test scores over seeds at the selected labels: `variant`, `mean`, `sd` (ddof 1), `seeds`,
-    `chosen` (the selected labels), `task`, `metric`."""
-    columns = ["variant", "mean", "sd", "seeds", "chosen", "task", "metric"]
-    frames = [pd.DataFrame(columns=columns)]
-    for measure in comparisons.measures(results):
-        table = comparisons.score_table(results, measure)
-        frame = pd.DataFrame({"mean": table.mean(), "sd": table.std(), "seeds": table.count()})
-        selected = comparisons.selected_scores(results, measure).drop_duplicates("variant")
-        labels = selected.set_index("variant")[results.study["select"]]
-        frame["chosen"] = pd.Series({name: ", ".join(row) for name, *row in labels.itertuples()})
-        frame = frame.rename_axis("variant").reset_index()
-        frames.append(frame.assign(task=measure.task, metric=measure.metric))
-    return pd.concat(frames[1:] or frames, ignore_index=True)
 
 
 def baselines(results: Results, measure: Measure) -> dict[str, float]:
@@ -115,8 +99,7 @@ def code_lengths(results: Results) -> pd.DataFrame:
     """
     frame = scores(results)
     frame = frame[(frame["stage"] == "evaluate") & (frame["task"] == "")]
-    runs = [results.stage(results.runs[run], "pretrain")["run"] for run in frame["run"]]
-    frame = frame.assign(trained_in=runs).drop_duplicates(["variant", "trained_in", "metric"])
+    frame = frame.drop_duplicates(["variant", "trained_in", "metric"])
     rows, baselines = [], {}
     for (variant, metric), group in frame.groupby(["variant", "metric"], sort=False):
         prefix, _, kind = metric.partition("/")
@@ -146,10 +129,8 @@ def _document_interval(tests: Sequence[Mapping[str, Any]], kind: str) -> tuple[f
     for nats, sizes in sums:
         ratio = nats.sum() / sizes.sum()
         items.append((ratio + (nats - ratio * sizes) / sizes.mean()) / math.log(2))
-    if len(items) > 1:
-        test = statistics.compare_items(np.stack(items))
-    else:
-        test = statistics.compare(pd.Series(items[0]), pd.Series(0.0, range(len(items[0]))))
+    frame = pd.DataFrame(items if len(items) > 1 else items[0])
+    test = statistics.compare(frame, 0 * frame)
     return test.low, test.high
 
 
@@ -172,25 +153,15 @@ def by_steps(results: Results) -> pd.DataFrame:
     """
     apart = (*results.study["seed_axes"], *results.study["select"])
     axes = [axis for axis in results.study["axes"] if axis not in apart]
-    runs = pd.DataFrame(
-        {
-            **run_labels(results, run),
-            "trained_in": run.shares.get("pretrain", run.name),
-            "step": results.pretraining_costs(run).get("step"),
-        }
-        for run in results.runs.values()
-    )
-    varied = runs.groupby("trained_in")[axes].transform("nunique") > 1
-    common = runs[axes].mask(varied, "")
-    runs["line"] = common.apply(lambda labels: ", ".join(filter(None, labels)), axis=1)
     frames = [pd.DataFrame(columns=["line", "step", "mean", "low", "high", "task", "label"])]
     for measure in comparisons.measures(results):
         factor, _, unit = measure.scale
-        runs["settings"] = [_settings(run, measure.task) for run in results.runs.values()]
         scored = comparisons.with_seed(results, comparisons.values_of(results, measure))
-        scored = scored.loc[scored["split"] == "test", ["run", "seed", "value"]].merge(
-            runs[["run", "line", "trained_in", "step", "settings"]]
-        )
+        scored = scored[scored["split"] == "test"]
+        settings = [_settings(results.runs[run], measure.task) for run in scored["run"]]
+        varied = scored.groupby("trained_in")[axes].transform("nunique") > 1
+        line = scored[axes].mask(varied, "").agg(lambda of: ", ".join(filter(None, of)), axis=1)
+        scored = scored.assign(settings=settings, line=line)
         later = scored[scored["step"] > 0].groupby(["settings", "trained_in"])["step"]
         steps = later.nunique().groupby("settings").max()
         if not (steps > 1).any():

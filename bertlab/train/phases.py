@@ -49,7 +49,7 @@ class Phase:
 
 def phase_configs(config: ConfigDict) -> list[tuple[int, ConfigDict]]:
     """(steps done at its end, its whole config) of each phase; without phases, the run's own."""
-    text, steps = config.train.phases, config.train.steps
+    text, steps = config.train.get("phases", ""), config.train.steps
     if not text.strip():
         return [(steps, config)]
     phases, done = [], 0.0

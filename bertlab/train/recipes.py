@@ -4,7 +4,6 @@ from ml_collections import ConfigDict
 
 from bertlab import objectives
 from bertlab.config.defaults import objective_entry
-from bertlab.config.load import set_key
 from bertlab.config.papers import SIZES
 from bertlab.data.formats import FORMATS
 from bertlab.data.formats.pairs import NEGATIVES
@@ -57,8 +56,8 @@ def add_objectives(config: ConfigDict, names: str) -> None:
 def take_published(config: ConfigDict, steps: int = 0) -> None:
     """Sets what the paper has for the config's family and size (`bertlab.config.papers`), with
     `steps` instead of the paper's if given; warm-up then takes at most a tenth of them."""
-    for name, value in SIZES.get((config.model.family, config.model.size), {}).items():
-        set_key(config, name, value)
+    published = SIZES.get((config.model.family, config.model.size), {})
+    config.update_from_flattened_dict(published)
     if steps:
         config.train.steps = steps
         if config.optimizer.warmup_steps is not None:  # otherwise it is a tenth

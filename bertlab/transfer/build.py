@@ -26,7 +26,7 @@ from bertlab.objectives.program import Program
 from bertlab.train.build import require_same_model, start_from, vocabulary_of
 from bertlab.train.checkpoint import load_params
 from bertlab.train.loop import Experiment
-from bertlab.train.phases import Phase, weights_of
+from bertlab.train.phases import build_phases, weights_of
 from bertlab.train.run_directory import RunDirectory
 from bertlab.train.schedules import layer_groups
 from bertlab.train.state import parameter_name
@@ -82,16 +82,8 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path) -> Experim
 
     adapter = Lora(**config.lora) if config.lora.rank else None
     program = Program(body, heads, vocabulary_of(tokenizer), adapter=adapter)
-    phase = Phase(
-        begin=0,
-        end=config.train.steps,
-        rows=config.data.batch_size,
-        program=program,
-        weights={name: weights_of(config.objectives[name]) for name in heads},
-        batches=train,
-        data_hash=data_hash,
-        trains_body=not is_fixed(config),
-    )
+    (phase,) = build_phases(config, program, lambda data: train)
+    phase = dataclasses.replace(phase, data_hash=data_hash, trains_body=not is_fixed(config))
     cut = {split: {name: made.cut for name, made in found.items()} for split, found in rows.items()}
     return Experiment(
         config=config,

@@ -115,9 +115,8 @@ def recipe_config(run: str, task: str, recipe: str, pretrained: Mapping[str, Any
     config.train.update(steps=400, eval_every=0, eval_batches=0)
     config.train.update(checkpoint_every=0, keep_checkpoints=1)
     del config.train.tokens, config.train.phases  # those are pretraining's
-    for name, value in settings.items():
-        for key in keys_of(config, name):
-            load.set_key(config, key, value)
+    keys = {key: value for name, value in settings.items() for key in keys_of(config, name)}
+    config.update_from_flattened_dict(keys)
     return config
 
 

@@ -90,17 +90,21 @@ class Setting:
         self,
         axes: Mapping[str, Mapping[str, Any]] | Sequence[Point],
         seeds: Sequence[Point] = (),
+        task_rates: Sequence[float] = (),
         **fields: Any,
     ) -> Study:
         """A study of transformers at these rates and on these tasks, if `fields` has no others; its
-        last axis is the seed's. Where points have rates of their own, `valid` selects one."""
+        last axis is the seed's. Points may have rates of their own."""
         if isinstance(axes, Mapping):
             axes = product(*itertools.starmap(axis, axes.items()))
-        own = {"name": "", "rates": self.rates, "task_rates": self.task_rates}
-        own["overrides"] = self.on_transformer
-        own |= {"select": [TASK_RATES]} if any(TASK_RATES in point for point in axes) else {}
+        own = {"name": "", "rates": self.rates, "overrides": self.on_transformer}
         own |= {} if "downstream" in fields else {"downstream": self.downstream()}
-        return Study(axes=product(axes, seeds or self.seeds_and_draws()), **own | fields)
+        grid = []  # the seed stays the last axis
+        for point in product(axes, seeds or self.seeds_and_draws()):
+            others = {name: point[name] for name in point if name != "seed"}
+            rates = rate_axis(task_rates or self.task_rates)
+            grid += [{**others, **rate, **point} for rate in rates]
+        return Study(axes=grid, **own | fields)
 
     def rate_factors(self) -> list[Point]:
         """Each of the argument `factors` of the rates that a study's uses have."""
@@ -168,8 +172,7 @@ class Setting:
 
     def at_bert_rates(self, points: Sequence[Point]) -> list[Point]:
         """At scale=paper the points at each rate of BERT's paper, where not all of a study are."""
-        published = [] if self.task_rates else rate_axis(self.bert_rates)
-        return product(points, published or [{}])
+        return product(points, rate_axis(() if self.task_rates else self.bert_rates))
 
     def restarts(self) -> list[Point]:
         """The seeds; at scale=paper of fine-tuning alone, on one pretraining."""

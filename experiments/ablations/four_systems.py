@@ -15,7 +15,7 @@ own, or that many times it.
 """
 
 import systems
-from bertlab.studies.equal import flops, parameters, sized, tokens
+from bertlab.studies.equal import cost, parameters, sized
 from common import LAST_PIECE, SAME_ROWS, Setting, axis, product, table
 
 EQUAL = ("tokens", "steps", "parameters", "flops")
@@ -48,10 +48,10 @@ def match(found, equal, setting):
             size, start = systems.widths(family, setting)
             found[name] |= sized(overrides.pop("config"), overrides, size, target, start)
         in_flops = equal == "flops" and name != "static"
-        count = flops if in_flops else tokens
-        amount = counted(count, "BERT")
-        steps = max(1, round(found[name]["train.steps"] * amount / counted(count, name)))
-        found[name] |= {"train.steps": steps} | ({} if in_flops else {"train.tokens": amount})
+        amount, own = (counted(cost, system)[in_flops] for system in ("BERT", name))
+        steps = max(1, round(found[name]["train.steps"] * amount / own))
+        found[name]["train.steps"] = steps
+        found[name] |= {} if in_flops else {"train.tokens": round(amount)}
 
 
 def get_study(arguments=None):

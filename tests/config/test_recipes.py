@@ -4,7 +4,6 @@ import pytest
 from ml_collections import ConfigDict
 
 from bertlab.config import base_config, load_config, parse_arguments
-from bertlab.config.load import set_key
 from bertlab.errors import UserError
 from bertlab.train.build import check_config, check_devices
 from bertlab.train.phases import phase_configs
@@ -98,8 +97,7 @@ REFUSED = {
 @pytest.mark.parametrize("message", REFUSED)
 def test_configs_that_would_train_something_else(message):
     config = load_config("experiments/pretrain/bert.py")
-    for key, value in REFUSED[message].items():
-        set_key(config, key, value)
+    config.update_from_flattened_dict(REFUSED[message])
     with pytest.raises(UserError, match=message):
         check_config(config)
         check_devices(config)

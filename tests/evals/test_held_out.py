@@ -9,7 +9,6 @@ import pytest
 
 from bertlab.cli.main import main
 from bertlab.evals import floors
-from bertlab.evals.evaluate import merge
 from tests.evals.test_commands import SMALL
 from tests.evals.test_floors import CHAIN, WORDS, stretch_probability
 
@@ -51,14 +50,6 @@ def test_whole_documents_are_scored_once_and_their_sums_give_the_numbers(run):
     error = found["standard_error/bits_per_byte/left-to-right"]
     assert error == pytest.approx(jackknife, rel=0.05)
     assert 0.2 < found["above_truth/left-to-right"] < found["bits_per_byte/left-to-right"]
-
-
-def test_sums_and_baselines_of_other_documents_go():
-    first = {"bits_per_byte/a": 1, "bits_per_byte/b": 2, "baseline/gzip": 3, "mlm/guessing": 4}
-    first["by_document"] = {"a": {}, "b": {}, "4-gram": {}}
-    assert merge(first, {"accuracy/a": 5}) == first | {"accuracy/a": 5}
-    kept = {"bits_per_byte/b": 2, "mlm/guessing": 4}
-    assert merge(first, {"bits_per_byte/a": 6}) == kept | {"bits_per_byte/a": 6}
 
 
 def test_the_probability_of_a_stretch_is_its_sum_over_all_states():

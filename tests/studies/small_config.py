@@ -1,7 +1,6 @@
 """A pretraining of seconds, for sweeps."""
 
 from bertlab.config import base_config, parse_arguments
-from bertlab.config.load import set_key
 from bertlab.train.recipes import train_on
 
 SETTINGS = {
@@ -31,6 +30,5 @@ def get_config(arguments=None):
     values = parse_arguments(arguments, objectives="mlm")
     config = base_config()
     train_on(config, "synthetic", values["objectives"])
-    for key, value in SETTINGS.items():
-        set_key(config, key, value)
+    config.update_from_flattened_dict(SETTINGS)
     return config

@@ -82,12 +82,12 @@ def test_a_plan_asks_for_no_devices(tmp_path):
 
 
 def test_systems_are_equal_in_what_they_are_said_to_be_equal_in():
-    from bertlab.studies.equal import flops, parameters
+    from bertlab.studies.equal import cost, parameters
 
     study = load_study(f"{FOLDER}/four_systems.py:equal=parameters,select=off,seeds=1")
     counts = {run.variant: parameters(run.config, run.overrides) for run in study.runs()}
     assert counts["ELMo"] == pytest.approx(counts["BERT"], rel=0.02)
     assert counts["GPT"] == pytest.approx(counts["BERT"], rel=0.02)
     study = load_study(f"{FOLDER}/four_systems.py:equal=flops,select=off,seeds=1")
-    costs = {run.variant: flops(run.config, run.overrides) for run in study.runs()}
+    costs = {run.variant: cost(run.config, run.overrides)[1] for run in study.runs()}
     assert costs["GPT"] == pytest.approx(costs["BERT"], rel=0.02)

@@ -26,7 +26,6 @@ def record(run, stage, **values):
 
 def results(select=False, items=lambda variant: 2, seeds=5, draws=1, rates=("0.1", "0.2")):
     """Three variants, five seeds; the fine-tuning rate 0.1 is best on valid, and not on test."""
-    settings = {"select": ["finetune.rate"]} if select else {}
     axes = {"variant": {name: {} for name in SCORES}}
     if select:
         axes["finetune.rate"] = {rate: {"finetune.optimizer.b1": rate} for rate in rates}
@@ -45,7 +44,6 @@ def results(select=False, items=lambda variant: 2, seeds=5, draws=1, rates=("0.1
             Claim("A", "B", "", "", ("span",)),
         ),
         contrasts=[("B", "A")],
-        **settings,
     )
     runs, records = study.runs(), []
     for run in runs:

@@ -8,10 +8,10 @@ import pytest
 
 from bertlab.errors import Diverged
 from bertlab.files import write_json
-from bertlab.studies.comparisons import select_labels
+from bertlab.studies.comparisons import at_best_rate
 from bertlab.studies.plan import make_plan
 from bertlab.studies.selection import Search
-from bertlab.studies.study import RATE, Study
+from bertlab.studies.study import RATE, TASK_RATES, Study
 from bertlab.studies.worker import execute_directory, write_run
 
 CONFIG = str(Path(__file__).parent / "small_config.py")
@@ -83,8 +83,7 @@ def test_an_only_factor_is_the_rate_of_all_seeds_without_a_search_beyond_it(tmp_
 
 
 def scores(rows):
-    columns = ["variant", "rate", "seed", "split", "value"]
-    return pd.DataFrame(rows, columns=columns).assign(task="x", metric="accuracy")
+    return pd.DataFrame(rows, columns=["variant", TASK_RATES, "seed", "split", "value"])
 
 
 def test_valid_selects_a_label_for_each_variant_and_test_has_no_part_in_it():
@@ -93,15 +92,14 @@ def test_valid_selects_a_label_for_each_variant_and_test_has_no_part_in_it():
         for rate, value in zip(("0.01", "0.001"), valid):
             rows += [(variant, rate, seed, "valid", value) for seed in "12"]
             rows += [(variant, rate, seed, "test", 1 - value) for seed in "12"]
-    found = select_labels(scores(rows), ["rate"])
-    chosen = found.groupby("variant")["rate"].unique().map(list).to_dict()
+    found = at_best_rate(scores(rows))
+    chosen = found.groupby("variant")[TASK_RATES].unique().map(list).to_dict()
     assert chosen == {"A": ["0.001"], "B": ["0.01"]}
 
 
 def test_of_equal_labels_the_smaller_rate_and_failed_runs_count_first():
     rows = [("A", rate, "1", "valid", 0.5) for rate in ("0.01", "1e-3")]
-    assert select_labels(scores(rows), ["rate"])["rate"].unique() == ["1e-3"]
+    assert at_best_rate(scores(rows))[TASK_RATES].unique() == ["1e-3"]
     rows = [("A", "1", "1", "valid", 0.9), ("A", "1", "2", "valid", math.nan)]
     rows += [("A", "2", seed, "valid", 0.5) for seed in "12"]
-    assert select_labels(scores(rows), ["rate"])["rate"].unique() == ["2"]
-    assert len(select_labels(scores(rows), [])) == 4
+    assert at_best_rate(scores(rows))[TASK_RATES].unique() == ["2"]

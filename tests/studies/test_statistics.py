@@ -9,23 +9,23 @@ import scipy.optimize
 import scipy.special
 import scipy.stats
 
-from bertlab.studies.statistics import compare, compare_items, holm
+from bertlab.studies.statistics import compare
 
-ONE, TWO = pd.Series([0.5, 0.6, 0.8], [1, 2, 3]), pd.Series([0.4, 0.6, 0.6], [1, 2, 3])
+ONE, TWO = (pd.DataFrame(x, [1, 2, 3]) for x in ([0.5, 0.6, 0.8], [0.4, 0.6, 0.6]))
 
 
 def test_pairs_are_of_equal_seeds():
     # Differences 0.1, 0 and 0.2: mean 0.1, standard deviation 0.1, t = sqrt(3).
-    found = compare(ONE, TWO[[3, 1, 2]])
-    assert found.pairs == 3
+    found = compare(ONE, TWO.loc[[3, 1, 2]])
+    assert found.seeds == 3
     half = scipy.stats.t.ppf(0.975, 2) * 0.1 / math.sqrt(3)
     expected = [0.1, 0.1 - half, 0.1 + half, 2 * scipy.stats.t.sf(math.sqrt(3), 2)]
     np.testing.assert_allclose([found.mean, found.low, found.high, found.p], expected, rtol=1e-9)
 
 
 def test_a_seed_without_a_score_of_both_is_left_out():
-    found = compare(ONE, pd.Series([0.4, math.nan, 0.6, 0.1], [1, 2, 3, 4]))
-    assert found.pairs == 2 and found.mean == pytest.approx(0.15)
+    found = compare(ONE, pd.DataFrame([0.4, math.nan, 0.6, 0.1], [1, 2, 3, 4]))
+    assert found.seeds == 2 and found.mean == pytest.approx(0.15)
     assert compare(ONE[:1], TWO) is None
 
 
@@ -36,12 +36,6 @@ def test_differences_that_do_not_vary_are_tested_by_permutations(step):
     assert found.p == (2 / 2**3 if step else 1.0)
 
 
-def test_holm_by_hand():
-    # Sorted 0.01, 0.02, 0.04 times 3, 2, 1, and never falling.
-    assert holm([0.04, 0.01, 0.02]) == pytest.approx([0.04, 0.03, 0.04])
-    assert holm([]) == []
-
-
 @pytest.mark.parametrize("seeds, of_seed", [(3, 0.02), (5, 0.01), (5, 0.05)])
 def test_intervals_over_seeds_and_items_cover_what_they_say(seeds, of_seed):
     rng, rounds = np.random.default_rng(0), 400
@@ -49,7 +43,7 @@ def test_intervals_over_seeds_and_items_cover_what_they_say(seeds, of_seed):
     for _ in range(rounds):
         scores = rng.normal(0, of_seed, (seeds, 1)) + rng.normal(0, 0.3, (1, 300))
         scores = scores + rng.normal(0, 0.4, (seeds, 300))
-        found = compare_items(scores)
+        found = compare(pd.DataFrame(scores), pd.DataFrame(0 * scores))
         assert found.mean == pytest.approx(scores.mean())
         covered += found.low < 0 < found.high
         by_seed = scores.mean(1)
@@ -61,8 +55,9 @@ def test_intervals_over_seeds_and_items_cover_what_they_say(seeds, of_seed):
 
 def test_items_that_do_not_differ_leave_students_t_of_the_seeds():
     by_seed = np.array([0.1, 0.3, 0.2])
-    found = compare_items(np.repeat(by_seed[:, None], 50, axis=1))
-    plain = compare(pd.Series(by_seed), pd.Series(np.zeros(3)))
+    frame = pd.DataFrame(np.repeat(by_seed[:, None], 50, axis=1))
+    found = compare(frame, 0 * frame)
+    plain = compare(frame[[0]], 0 * frame[[0]])
     np.testing.assert_allclose([found.low, found.high, found.p], [plain.low, plain.high, plain.p])
 
 

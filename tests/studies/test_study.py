@@ -3,7 +3,7 @@
 import pytest
 
 from bertlab.errors import UserError
-from bertlab.studies.study import Claim, Study, axis, chain, load_study, overlap, product
+from bertlab.studies.study import Claim, Study, axis, chain, load_study, overlap, product, rate_axis
 
 OBJECTIVES = {"MLM": {}, "LTR": {"config": "ltr.py"}}
 
@@ -57,9 +57,10 @@ def test_an_adaptation_is_shared_where_model_settings_and_data_are_equal():
 
 
 def test_task_rates_are_an_axis_before_the_seed_that_is_selected():
-    study = make({"objective": OBJECTIVES, "seed": [1]}, downstream=["x"], task_rates=[1e-3, 3e-3])
+    grid = product(axis("objective", OBJECTIVES), rate_axis([1e-3, 3e-3]), axis("seed", [1]))
+    study = make(grid, downstream=["x"])
     assert study.axis_names == ["objective", "finetune.rate", "seed"]
-    assert study.selected == ["finetune.rate"]
+    assert study.describe(study.runs())["select"] == ["finetune.rate"]
     first, second, *_ = study.runs()
     assert (first.variant, second.name) == ("MLM", "mlm-0.003-seed=1")
     assert second.downstream["x"] == {"optimizer.learning_rate": 3e-3}
@@ -112,7 +113,6 @@ TWICE = {"a": {"x": {"train.steps": 1}}, "b": {"y": {"train": {}}}}
         (TWICE, {}, "let only one"),
         ({"tokens": {"x": {}}}, {}, "a column of results"),
         ({"a": {"x": {}, "X": {}}}, {}, "two runs"),
-        ({"a": {"x": {}}}, {"select": ["b"]}, "no axis"),
         ({"a": {"x": {}}}, {"claims": [Claim("x", "y", "", "")]}, '"y"'),
         ({"a": {"x": {}}}, {"contrasts": [("z", "x")]}, '"z"'),
         ({"a": {"x": {"config": "average:y,z"}}}, {}, "averages"),

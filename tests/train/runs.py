@@ -3,7 +3,6 @@
 from pydoc_data.topics import topics
 
 from bertlab.config import base_config
-from bertlab.config.load import set_key
 from bertlab.train.build import build_pretraining
 from bertlab.train.recipes import train_on
 
@@ -49,8 +48,7 @@ def config_of(name, folder, **changes):
     train_on(config, write_text(folder), objectives)
     changes = {key.replace("__", "."): value for key, value in changes.items()}
     settings = SETTINGS | settings | {"data.directory": str(folder / "cache")} | changes
-    for key, value in settings.items():
-        set_key(config, key, value)
+    config.update_from_flattened_dict(settings)
     return config
 
 

@@ -6,7 +6,6 @@ import numpy as np
 
 from bertlab.cli.main import main
 from bertlab.config import base_config
-from bertlab.config.load import set_key
 from bertlab.train import loop
 from bertlab.train.build import build_pretraining
 from bertlab.train.recipes import add_objectives
@@ -43,8 +42,7 @@ def pretrained(folder, family, steps=0, **keys):
     config.train.update(steps=steps, eval_every=0, eval_batches=2)
     config.optimizer.learning_rate, config.mesh.data = 0.01, 1
     add_objectives(config, names)
-    for name, value in keys.items():
-        set_key(config, name.replace("__", "."), value)
+    config.update_from_flattened_dict({k.replace("__", "."): v for k, v in keys.items()})
     run = folder / f"{family}-{steps}"
     loop.run(build_pretraining(config), run)
     return run
