@@ -151,8 +151,8 @@ def difference_table(differences: pd.DataFrame) -> pd.DataFrame:
 
 def selected_table(results: Results) -> pd.DataFrame:
     """What `valid` selected, one row per variant, one column per task."""
-    found = comparisons.measures(results)
-    return _cells(pd.DataFrame({of.task: comparisons.selected_rates(results, of) for of in found}))
+    found = {of.task: selected_rates(results, of) for of in comparisons.measures(results)}
+    return _cells(pd.DataFrame(found, index=comparisons.variants(results)))
 
 
 def bits_table(results: Results) -> pd.DataFrame:

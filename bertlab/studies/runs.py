@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+RATE = "optimizer.learning_rate"
 Stage = tuple[str, str]
 
 
@@ -126,8 +127,13 @@ def without_seeds(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 def finetuning(run: RunSpec, task: str) -> dict[str, Any]:
     """The arguments of `finetune` for a task: `task`, `recipe` and `overrides`."""
+    from bertlab.transfer.finetune import recipe_settings
+
     settings = dict(run.downstream[task])
     name, recipe = settings.pop("task", task), settings.pop("recipe", "small")
+    if factor := settings.pop("rate_factor", None):
+        rate = settings.get(RATE) or recipe_settings(recipe, name)[RATE]
+        settings[RATE] = float(f"{factor * rate:.3g}")
     fitting = {key: value for key, value in settings.items() if _fits(key, name)}
     return {"task": name, "recipe": recipe, "overrides": fitting}
 

@@ -21,11 +21,9 @@ from typing import Any
 
 from bertlab.config.load import SHIPPED, find_file, import_file
 from bertlab.errors import UserError
-from bertlab.studies.runs import RunSpec, sharing
-from bertlab.transfer.recipes import RECIPES, find_recipe
+from bertlab.studies.runs import RATE, RunSpec, sharing
 
 STAGES = ("finetune.", "adapt.")  # prefixes of overrides; those without one are pretraining's
-RATE = "optimizer.learning_rate"
 TASK_RATES = "finetune.rate"  # the axis of which `valid` selects a label, by variant and task
 COLUMNS = {"run", "trained_in", "stage", "task", "split", "metric", "value", "parameters", "step"}
 COLUMNS |= {"tokens", "supervised", "flops", "seconds", "data_hash"}  # of `bertlab.results.load`
@@ -196,10 +194,6 @@ class Study:
         compared = [label for name, label in labels.items() if label and name not in apart]
         before, after = stage_keys("finetune", common), stage_keys("finetune", own)
         downstream = {task: before | settings | after for task, settings in self.tasks.items()}
-        for settings in downstream.values():
-            if (factor := settings.pop("rate_factor", 1)) != 1:
-                recipe = find_recipe(RECIPES, settings.get("recipe", "small"))
-                settings[RATE] = float(f"{factor * settings.get(RATE, recipe[RATE]):.3g}")
         # ["MLM + NSP", "seed=1"] -> "mlm-+-nsp-seed=1"
         names = [choice.name.lower() for choice in point.values()] or [self.name.lower()]
         names = [re.sub(r"[^\w+=.]+", "-", name).strip("-.") for name in names]

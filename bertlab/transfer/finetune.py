@@ -93,9 +93,16 @@ def configure(
     return sized(config, tasks), tasks
 
 
+def recipe_settings(recipe: str, task: str) -> dict[str, Any]:
+    """The settings of a recipe, in which the first task and its kind may differ."""
+    first = find_task(task.partition("+")[0])
+    own = (find_kind(first.kind).recipes, first.recipes)
+    return find_recipe(RECIPES, recipe) | own[0].get(recipe, {}) | own[1].get(recipe, {})
+
+
 def recipe_config(run: str, task: str, recipe: str, pretrained: Mapping[str, Any]) -> ConfigDict:
     """The config of `finetune` before overrides; `pretrained` is the run's."""
-    settings = find_recipe(RECIPES, recipe)
+    settings = recipe_settings(recipe, task)
     tasks, config = [find_task(name) for name in task.split("+")], base_config()
     config.init_from, config.task, config.recipe = run, task, recipe
     config.seed = pretrained["seed"]
@@ -106,8 +113,6 @@ def recipe_config(run: str, task: str, recipe: str, pretrained: Mapping[str, Any
     config.task_data = ConfigDict({**TASK_DATA, **pretraining_data(pretrained)})
     config.transfer.layout = (pretrained.get("transfer") or {}).get("layout", "pair")
     config.metrics = ConfigDict({task.name: task.metrics[0] for task in tasks})
-    for differing in (find_kind(tasks[0].kind).recipes, tasks[0].recipes):
-        settings |= differing.get(recipe, {})
     for task in tasks:
         config.objectives[task.name] = objective_entry(1.0, find_kind(task.kind).settings())
     if LANGUAGE_MODEL in settings:

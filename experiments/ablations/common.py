@@ -109,7 +109,10 @@ class Setting:
     def rate_factors(self) -> list[Point]:
         """Each of the argument `factors` of the rates that a study's uses have."""
         factors = numbers_in("factors", self.arguments["factors"])
-        rates = {f"{factor:.2g}": {"finetune.rate_factor": factor} for factor in factors}
+        rates = {
+            f"{factor:.2g}": {"finetune.rate_factor": factor} if factor != 1 else {}
+            for factor in factors
+        }
         return axis(TASK_RATES, rates) or [{}]
 
     def seeds_and_draws(self) -> list[Point]:

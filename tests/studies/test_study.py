@@ -3,6 +3,7 @@
 import pytest
 
 from bertlab.errors import UserError
+from bertlab.studies.runs import finetuning
 from bertlab.studies.study import Claim, Study, axis, chain, load_study, overlap, product, rate_axis
 
 OBJECTIVES = {"MLM": {}, "LTR": {"config": "ltr.py"}}
@@ -98,10 +99,12 @@ def test_a_study_file_imports_what_lies_beside_it(tmp_path):
 
 
 def test_a_rate_factor_multiplies_the_tasks_rate_or_its_recipes():
-    tasks = {"own": {"optimizer.learning_rate": 2e-3}, "recipes": {"recipe": "probe"}}
+    own, recipe = {"task": "ud", "optimizer.learning_rate": 2e-3}, {"task": "ud", "recipe": "probe"}
+    kinds = {"task": "codah", "recipe": "bert"}  # whose rate for choices is 2e-5
+    tasks = {"own": own, "recipe": recipe, "kind": kinds}
     (run,) = make({"a": {"x": {"finetune.rate_factor": 3}}}, downstream=tasks).runs()
-    rates = [settings["optimizer.learning_rate"] for settings in run.downstream.values()]
-    assert rates == [6e-3, 3e-3]
+    found = [finetuning(run, task)["overrides"] for task in tasks]
+    assert [of["optimizer.learning_rate"] for of in found] == [6e-3, 3e-3, 6e-5]
 
 
 TWICE = {"a": {"x": {"train.steps": 1}}, "b": {"y": {"train": {}}}}
