@@ -151,7 +151,8 @@ def difference_table(differences: pd.DataFrame) -> pd.DataFrame:
 
 def selected_table(results: Results) -> pd.DataFrame:
     """What `valid` selected, one row per variant, one column per task."""
-    found = {of.task: selected_rates(results, of) for of in comparisons.measures(results)}
+    measures = comparisons.measures(results)
+    found = {of.task: comparisons.selected_rates(results, of) for of in measures}
     return _cells(pd.DataFrame(found, index=comparisons.variants(results)))
 
 
@@ -168,6 +169,7 @@ def bits_table(results: Results) -> pd.DataFrame:
         if not math.isnan(row.above):
             name = f"{row.kind}, above the truth"
             columns.setdefault(name, {})[row.variant] = f"{row.above:.3f}"
+    columns = dict(sorted(columns.items()))
     return _cells(pd.DataFrame(columns, index=lengths["variant"].unique(), dtype=object))
 
 
