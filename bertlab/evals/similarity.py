@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 
 from bertlab.data.corpora.text import read_lines
 from bertlab.errors import UserError
-from bertlab.objectives.word_vectors import Glove
+from bertlab.objectives.word_vectors import word_table
 from bertlab.transfer.load import Pretrained
 from bertlab.transfer.scorers import spearman
 
@@ -83,9 +83,8 @@ def word_vectors(model: Pretrained, words: Sequence[str]) -> Vectors:
     whole, unknown = model.tokenizer.has_whole_words, model.tokenizer.unk_id
     reads_characters = model.config.model.token_encoder == "characters"
     ids = [model.tokenizer.encode(word) for word in words]
-    if any(isinstance(objective, Glove) for objective in model.objectives.values()):
-        body = model.params["body"]
-        table = np.asarray(body["token_embedding"]) + np.asarray(body["output"]["kernel"])
+    if "glove" in model.objectives:
+        table = word_table(model.params["body"], model.objectives)
         states = (table[of_word][None] for of_word in ids)
     else:  # narrower layers end in zeros, which no cosine sees
         blocks = (words[first : first + BLOCK] for first in range(0, len(words), BLOCK))

@@ -15,7 +15,7 @@ from bertlab.data.tokenizers.base import SPECIALS
 from bertlab.data.tokenizers.words import WordsTokenizer
 from bertlab.errors import UserError
 from bertlab.interop.base import Model
-from bertlab.objectives.word_vectors import Glove
+from bertlab.objectives.word_vectors import word_table
 
 UNKNOWN = "<unk>"
 """GloVe's program ends a file with this word's vector, for words that the file lacks."""
@@ -120,10 +120,7 @@ def save(model: Model, target: Path, header: bool = True) -> None:
     if model.config.model.family != "static":
         family = model.config.model.family
         raise UserError(f"config.model.family={family!r}: only 'static' has a vector for each word")
-    body = model.params["body"]
-    vectors = np.asarray(body["token_embedding"], np.float32)
-    if any(isinstance(objective, Glove) for objective in model.objectives.values()):
-        vectors = vectors + body["output"]["kernel"]
+    vectors = word_table(model.params["body"], model.objectives)
     rows = {
         piece: row for piece, row in zip(model.tokenizer.pieces(), vectors) if piece not in SPECIALS
     }

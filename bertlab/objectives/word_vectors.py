@@ -8,6 +8,7 @@ tokens, but never past the end of a sentence ([SEP], like </s> in word2vec.c) or
 """
 
 import dataclasses
+from collections.abc import Iterable
 
 import jax
 import jax.numpy as jnp
@@ -204,6 +205,12 @@ class Glove(Objective):
         errors = product + model.head(words, contexts) - jnp.log(counts)
         total = 0.5 * (weights * errors * errors).sum()
         return {"loss": (total, is_pair.sum().astype(jnp.float32))}
+
+
+def word_table(body, objectives: Iterable[str]) -> Float[np.ndarray, "V D"]:
+    """The vectors of a static model with these parameters; GloVe's are w + w̃ (section 4.2)."""
+    vectors = np.asarray(body["token_embedding"], np.float32)
+    return vectors + np.asarray(body["output"]["kernel"]) if "glove" in objectives else vectors
 
 
 class Biases(nn.Module):

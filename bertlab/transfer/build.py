@@ -23,6 +23,7 @@ from bertlab.models.presets import build_body, family_of, model_direction, model
 from bertlab.models.static import StaticShape
 from bertlab.objectives.base import Objective, restrict
 from bertlab.objectives.program import Program
+from bertlab.objectives.word_vectors import word_table
 from bertlab.train.build import require_same_model, start_from, vocabulary_of
 from bertlab.train.checkpoint import load_params
 from bertlab.train.loop import Experiment
@@ -182,7 +183,11 @@ def start_params(config: ConfigDict, vectors: Mapping[str, WordVectors], fresh):
     """The run's body or its lower layers, the tasks' word vectors, and `fresh` parameters."""
     params, transfer = jax.tree.map(np.asarray, fresh), config.transfer
     if not (transfer.random or transfer.features):
-        trained = load_params(RunDirectory(config.init_from), config.init_step)
+        run = RunDirectory(config.init_from)
+        trained = load_params(run, config.init_step)
+        if config.model.family == "static":
+            table = word_table(trained["body"], run.config()["objectives"])
+            trained["body"] = {**trained["body"], "token_embedding": table}
         for name in params.keys() & trained.keys():
             # With the same seed, the run's head of this name began with the same draws, and the
             # body would still know its classes by number.

@@ -16,6 +16,7 @@ from bertlab.errors import UserError
 from bertlab.models.characters import Convolution
 from bertlab.models.layers import Dropout, lookup, normal, param, shard_batch, uniform
 from bertlab.models.recurrent import Cell, borders, lstm
+from bertlab.objectives.word_vectors import word_table
 from bertlab.train.checkpoint import load_params
 from bertlab.train.run_directory import RunDirectory
 
@@ -184,10 +185,7 @@ def word_vectors(path: str | None, words: Iterable[str]) -> WordVectors:
     config = run.config()
     if config["model"]["family"] != "static":
         raise UserError(f"config.head.word_vectors={path} is not a static run, as GloVe's import")
-    body = load_params(run)["body"]
-    vectors = np.asarray(body["token_embedding"], np.float32)
-    if "glove" in config["objectives"]:  # w + w̃ (Pennington et al. 2014, section 4.2)
-        vectors = vectors + np.asarray(body["output"]["kernel"], np.float32)
+    vectors = word_table(load_params(run)["body"], config["objectives"])
     words, tokenizer = sorted({*words}), load_tokenizer(run.tokenizer)
     pieces = [known_pieces(word, tokenizer) for word in words]
     numbers = {ids: number for number, ids in enumerate(dict.fromkeys(pieces), 1)}

@@ -1,10 +1,12 @@
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
 from bertlab.data.tokenizers import SPECIALS, WordsTokenizer
 from bertlab.errors import UserError
 from bertlab.train.checkpoint import save_params
 from bertlab.train.run_directory import RunDirectory
+from bertlab.transfer.build import start_params
 from bertlab.transfer.features import word_vectors
 
 WORDS = ("the", "The", "york", "-", "new")
@@ -36,6 +38,17 @@ def test_a_word_has_its_own_vector_or_its_lower_cases_or_that_of_unknown_words(
         np.testing.assert_allclose(found.table[found.ids[word]], vector)
     assert not found.table[0].any() and found.ids["the"] == found.ids["THE"]
     assert "5 of 7 words" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("objective", ["skip_gram", "glove"])
+def test_a_static_body_starts_from_a_words_vectors(run, objective):
+    run.write("config", {"model": {"family": "static"}, "objectives": {objective: {}}})
+    transfer = {"random": False, "features": False, "layout": "pair", "layers": None}
+    config = {"init_from": str(run.path), "init_step": None, "model": {"family": "static"}}
+    fresh = {"body": {"token_embedding": np.zeros((10, 2), np.float32)}}
+    params = start_params(ConfigDict(config | {"transfer": transfer}), {}, fresh)
+    vectors = VECTORS + CONTEXTS if objective == "glove" else VECTORS
+    np.testing.assert_array_equal(params["body"]["token_embedding"], vectors)
 
 
 def test_only_static_runs_have_them(tmp_path):
