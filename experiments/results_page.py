@@ -54,7 +54,7 @@ def draw(frame: pd.DataFrame) -> Figure:
     short = frame["study"].str.removesuffix("_tiny_wikipedia")
     names = short + ": " + frame["variant"] + " − " + frame["other"] + ", " + frame["task"]
     colours = frame["verdict"].map({"agrees": plots.COLOURS[0], "contradicts": plots.COLOURS[1]})
-    reach = plots.reach_of(frame, limit=15.0)
+    reach = plots.reach_of(frame, limit=30.0)
     plots.draw_differences(panel, frame.assign(name=names, colour=colours), reach)
     panel.set_xlabel(
         "our difference in points; right of zero is the published direction\n"
