@@ -157,11 +157,13 @@ def selected_table(results: Results) -> pd.DataFrame:
 
 
 def bits_table(results: Results) -> pd.DataFrame:
-    """Bits per byte, one row per variant or baseline, one column per kind of score and size of the
-    text; empty for a study whose scores they are, unless there are intervals over documents."""
+    """Bits per byte of whole documents (`evaluate.bytes`), one row per variant or baseline, one
+    column per kind of score and size of the text; empty without any."""
     lengths, columns = tables.code_lengths(results), {}
-    if not results.study["tasks"] and lengths["low"].isna().all():
+    measured = lengths["low"].notna()
+    if not measured.any():
         return pd.DataFrame()
+    lengths = lengths[measured | ~lengths["variant"].isin(comparisons.variants(results))]
     for row in lengths.itertuples():
         interval = "" if math.isnan(row.low) else f" ({row.low:.3f} to {row.high:.3f})"
         size = "" if math.isnan(row.bytes) else f", {short(row.bytes)} bytes"
