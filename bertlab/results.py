@@ -22,11 +22,10 @@ def load(path: str | Path) -> pd.DataFrame:
     Columns: `run`, `variant` (all labels but the seeds' and the selected axes'), one for each
     axis, `trained_in` (the run that pretrained it), `stage` ("pretrain", "evaluate", "finetune";
     "most_frequent": what always giving the most frequent answer scores; "linear": a linear model of
-    the same labels), `task` (for an evaluation
-    the file that was scored, "" for the held-out text), `split`, `metric`, `value`; what the run's
-    pretraining cost: `parameters`, `step`, `tokens`, `supervised` (predicted positions), `flops`,
-    `seconds`; what adapting and fine-tuning cost: `transfer_flops`, `transfer_seconds` (NaN for a
-    pretraining); and `data_hash` of the stage's batches.
+    the same labels), `task` (for an evaluation the file that was scored, "" for the held-out text),
+    `split`, `metric`, `value`; what the run's pretraining cost: `parameters`, `step`, `tokens`,
+    `supervised` (predicted positions), `flops`, `seconds`; what adapting and fine-tuning cost:
+    `transfer_flops`, `transfer_seconds` (NaN for a pretraining); `data_hash` of the batches.
     """
     return scores(read(path)).copy()
 

@@ -145,7 +145,7 @@ def pretraining_curves(results: Results) -> pd.DataFrame:
 
 def by_steps(results: Results) -> pd.DataFrame:
     """Test scores by step of pretraining, of the tasks on which runs begin with several steps of
-    one; all of a task with the same settings of fine-tuning, those tried at most steps.
+    one; of a task, those with the settings of fine-tuning that were tried at the most steps.
 
     Columns: `line` (the labels that the runs of one pretraining have in common), `step` (0 for
     random values and the linear model), `mean`, `low` and `high` (the range over seeds), `task`,
