@@ -99,11 +99,12 @@ PAGE = """# Published studies
 ![Every published finding with our interval](claims.png)
 
 {about}
-Many compare pretraining with none, which is the easiest to find. None is on its paper's task or at
-its size, and they are not independent: some findings are tested several times, and some studies
-share pretrainings.
+Those right of zero compare pretraining with none, or a layer with the embeddings; no two
+pretrainings. None is on its paper's task or at its size, and they are not independent: some
+findings are tested several times, and some studies share pretrainings.
 
-A linear model on n-grams with as many labels has {linear}.
+A linear model on n-grams with as many labels has {linear}. SST-2's labels are its worst of eight
+draws; on average it has 69.7 %.
 
 Filled dots have a verdict, which takes five pretraining seeds with three fine-tunings each, rates
 inside the grids that were tried, and p < 0.05 after correction ([the

@@ -8,7 +8,7 @@ smaller scales the head reads the mean of the states. With few tokens LTR is ahe
 at every position, MLM at 30 % (15 % in the paper).
 """
 
-from common import LAST_PIECE, Claim, Setting, claims, papers, table
+from common import LAST_PIECE, Claim, Setting, axis, claims, papers, table
 
 TABLE = table(
     "Devlin et al. 2019, table 5 (development sets, BERT-Base)",
@@ -52,9 +52,8 @@ def get_study(arguments=None):
         title="BERT's pretraining tasks",
         question="What do next-sentence prediction and seeing both sides give downstream?",
         config=setting.recipe("bert", objectives="mlm"),
-        axes={"pretraining": variants},
+        axes=setting.at_bert_rates(axis("pretraining", variants)),
         overrides={**setting.on_transformer, **LAST_PIECE, "data.format": "segment_pair"},
-        task_rates=setting.bert_rates,
         **TABLE,
         claims=CLAIMS,
         contrasts=CONTRASTS,

@@ -6,7 +6,7 @@ on held-out text. The paper's tasks: `tasks=mnli+mrpc+sst2,data=DIR`. At scale=p
 restarts of fine-tuning on one pretraining (five in the paper).
 """
 
-from common import Setting, claims, papers, table, under
+from common import Setting, axis, claims, papers, table, under
 
 SOURCE = "Devlin et al. 2019, table 6 (development sets)"
 TABLE = table(
@@ -47,9 +47,8 @@ def get_study(arguments=None):
         question="What do more layers, more width and more heads give, in perplexity and"
         " downstream?",
         config=setting.recipe("bert", objectives="mlm+nsp"),
-        axes={"layers/width/heads": shapes},
+        axes=setting.at_bert_rates(axis("layers/width/heads", shapes)),
         seeds=setting.restarts(),
-        task_rates=setting.bert_rates,
         **TABLE,
         claims=claims(SOURCE, *((sizes[a], sizes[b], of) for a, b, of in CLAIMS)),
     )

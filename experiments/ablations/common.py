@@ -90,7 +90,6 @@ class Setting:
         self,
         axes: Mapping[str, Mapping[str, Any]] | Sequence[Point],
         seeds: Sequence[Point] = (),
-        task_rates: Sequence[float] = (),
         **fields: Any,
     ) -> Study:
         """A study of transformers at these rates and on these tasks, if `fields` has no others; its
@@ -102,8 +101,7 @@ class Setting:
         grid = []  # the seed stays the last axis
         for point in product(axes, seeds or self.seeds_and_draws()):
             others = {name: point[name] for name in point if name != "seed"}
-            rates = rate_axis(task_rates or self.task_rates)
-            grid += [{**others, **rate, **point} for rate in rates]
+            grid += [{**others, **rate, **point} for rate in rate_axis(self.task_rates)]
         return Study(axes=grid, **own | fields)
 
     def rate_factors(self) -> list[Point]:
@@ -168,14 +166,10 @@ class Setting:
         counts = self.labels or (*(small if self.is_tiny else large), 0)
         return {str(count or "all"): {"finetune.task_data.limit": count} for count in counts}
 
-    @property
-    def bert_rates(self) -> Sequence[float]:
-        """`task_rates`, or at scale=paper those of BERT's paper."""
-        return self.task_rates or (BERT_RATES if self.scale == "paper" else ())
-
     def at_bert_rates(self, points: Sequence[Point]) -> list[Point]:
-        """At scale=paper the points at each rate of BERT's paper, where not all of a study are."""
-        return product(points, rate_axis(() if self.task_rates else self.bert_rates))
+        """At scale=paper the points at each of the paper's rates, unless there are `task_rates`."""
+        rates = BERT_RATES if self.scale == "paper" and not self.task_rates else ()
+        return product(points, rate_axis(rates))
 
     def restarts(self) -> list[Point]:
         """The seeds; at scale=paper of fine-tuning alone, on one pretraining."""
