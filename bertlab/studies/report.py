@@ -6,6 +6,7 @@ tables are made here, as DataFrames of the text in their cells.
 
 import base64
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -55,8 +56,9 @@ def _without_paths(record: Record) -> Record:
     """A record that does not name the directories of the machine where it was made."""
     environment = {key: of for key, of in record["environment"].items() if key != "command"}
     config = dict(record["config"])
-    if config.get("init_from"):
-        config["init_from"] = Path(config["init_from"]).name
+    for key, value in config.items():
+        if isinstance(value, str):  # "text:/a/b" becomes "text:b"
+            config[key] = re.sub("(^|:)/.*/", r"\1", value)
     return record | {"environment": environment, "config": config}
 
 
