@@ -193,7 +193,7 @@ def recompute(study: dict, cells: dict, findings: list) -> dict:
                 found[name] += f" ± {printed(scores[0].std(), digits)}" if len(scores) > 1 else ""
             if task and study["select"]:
                 values["Selected on validation", name, task] = ", ".join(labels)
-        rows = [of[1] for of in cells if of[::2] == (heading, column) and cells[of] != "–"]
+        rows = [of[1] for of in cells if (of[0], of[2]) == (heading, column) and cells[of] != "–"]
         records = [of for (*_, x), of in study["records"].items() if x == task]
         coded = heading != BITS or kind == "left-to-right"
         for name in {*rows} - chosen.keys() if coded else ():

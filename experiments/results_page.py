@@ -19,14 +19,10 @@ FOLDER = Path(__file__).parent / "results"
 
 
 def claims(studies: dict) -> pd.DataFrame:
-    """Differences of the studies that count for which a paper has numbers, from the largest in the
-    published direction to the largest against it."""
-    frames = [
-        tables.differences(results).assign(study=name)
-        for name, results in studies.items()
-        if not results.study.get("not_counted")
-    ]
-    frame = pd.concat(frames)
+    """Differences for which a paper has numbers, from the largest in the published direction to
+    the largest against it."""
+    found = [tables.differences(of).assign(study=name) for name, of in studies.items()]
+    frame = pd.concat(found)
     of_tasks = frame["label"].str.endswith("(points)")  # of a code length, the lower is better
     counted = of_tasks & frame["published"].str.contains(r"\d")
     return frame[counted].sort_values("mean", ascending=False)
@@ -36,7 +32,7 @@ def beside_linear(studies: dict) -> str:
     """The best mean of all models on each task and number of labels, and a linear model's."""
     best, linear = {}, {}
     for results in studies.values():
-        for measure in comparisons.measures(results) if "not_counted" not in results.study else ():
+        for measure in comparisons.measures(results):
             labels = re.match(r".*_\d+|.*", measure.task)[0]  # "ud_1000" of "ud_1000_probe"
             mean = tables.baselines(results, measure).get(BASELINES["linear"])
             if mean is not None:
@@ -67,7 +63,8 @@ def write_page() -> None:
     folders = [path.parent for path in FOLDER.glob("*/*.jsonl.zst")]
     folders.sort(key=lambda folder: (not folder.name.startswith("crossover"), folder.name))
     studies = {folder.name: read(folder) for folder in folders}
-    frame = claims(studies)
+    counted = {name: of for name, of in studies.items() if "not_counted" not in of.study}
+    frame = claims(counted)
     plots.save(draw(frame), FOLDER / "claims.png")
     beyond = (frame["low"] > 0).sum(), (frame["high"] < 0).sum()
     verdicts = Counter(frame["verdict"])
@@ -87,7 +84,7 @@ def write_page() -> None:
     )
     page = PAGE.format(
         about=about,
-        linear=beside_linear(studies),
+        linear=beside_linear(counted),
         rows="\n".join(rows),
         others="\n".join(others),
     )

@@ -16,7 +16,7 @@ def add_arguments(parser):
 
 
 def run(arguments, overrides):
-    """Measures, prints and adds to RUN/evaluation.json."""
+    """Measures, prints and writes to RUN/evaluation.json."""
     from bertlab.cli.finetune import settings_of
     from bertlab.evals.evaluate import evaluate_run
     from bertlab.transfer.finetune import override

@@ -52,7 +52,8 @@ def evaluate_run(
     directory: str | Path, settings: ConfigDict | None = None, step: int | None = None
 ) -> dict[str, Metrics]:
     """Measures what `config.evaluate` names (or `settings` in its place), at the last checkpoint or
-    another, and adds it to evaluation.json (or evaluation-STEP.json)."""
+    another, and writes it to evaluation.json (or evaluation-STEP.json), in place of what an earlier
+    evaluation has of the same text."""
     run, model = RunDirectory(directory), load(directory, step)
     settings = model.config.evaluate if settings is None else settings
     scorer, found = Scorer(model), {}

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from bertlab.studies.runs import RunSpec, without_seeds
-from bertlab.studies.study import RATE, Study
+from bertlab.studies.runs import RATE, RunSpec, without_seeds
+from bertlab.studies.study import Study
 from bertlab.train.run_directory import RunDirectory
 
 

@@ -8,7 +8,7 @@ smaller scales the head reads the mean of the states. With few tokens LTR is ahe
 at every position, MLM at 30 % (15 % in the paper).
 """
 
-from common import LAST_PIECE, Claim, Setting, axis, claims, papers, table
+from common import LAST_PIECE, TEXTS, Claim, Setting, axis, claims, papers, table
 
 TABLE = table(
     "Devlin et al. 2019, table 5 (development sets, BERT-Base)",
@@ -22,7 +22,6 @@ TABLE = table(
 )
 ON_SENTENCES = "MRPC 77.5 and 75.7, SST-2 92.1 and 91.6, QNLI 84.3 and 84.1"
 PRETRAINING = "74.7 and 59.9, on average"
-TEXTS = ("classification", "regression")
 CLAIMS = [
     *claims(
         "Devlin et al. 2019, table 5",

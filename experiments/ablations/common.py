@@ -28,11 +28,12 @@ from bertlab.transfer.tasks import find_task
 from published_tasks import LONG, LONG_ROWS, TASKS, config_name
 from scales import FRESH_EMBEDDINGS, LAST_PIECE, ONE_LENGTH, SAME_ROWS, under
 
-__all__ = ["Setting", "claims", "claims_among", "table"]
+__all__ = ["TEXTS", "Setting", "claims", "claims_among", "table"]
 # What the studies import from elsewhere.
 __all__ += ["FRESH_EMBEDDINGS", "LAST_PIECE", "ONE_LENGTH", "SAME_ROWS", "under"]
 __all__ += ["Claim", "Study", "axis", "chain", "papers", "product", "stage_keys"]
 
+TEXTS = ("classification", "regression")  # kinds of task
 
 # Arguments of every study, with their defaults; of a tuple the first, and no others are allowed.
 ARGUMENTS = {"scale": scales.SCALES, "corpus": "pydocs", "seeds": 5, "draws": 1, "steps": 0}

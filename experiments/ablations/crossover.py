@@ -9,10 +9,11 @@ and `valid` selects one for each variant and use. `objectives=mlm@2e-3+ltr@6e-3`
 rates, where a search in runs of full length would take too long.
 """
 
-from bertlab.studies.study import RATE
+from bertlab.studies.runs import RATE
 from bertlab.train.hooks import kept_steps
 from common import (
     LAST_PIECE,
+    TEXTS,
     Claim,
     Setting,
     axis,
@@ -44,7 +45,7 @@ OBJECTIVES = {
     "bilm": ("biLM (ELMo)", "elmo", {"objectives": "bilm"}),
 }
 FINDING = "MNLI 83.9 and 82.1 after 1,000,000 steps"
-KINDS = ("classification", "regression", "span")
+KINDS = (*TEXTS, "span")
 CLAIMS = [Claim("MLM", "LTR", FINDING, "Devlin et al. 2019, table 5", KINDS, uses=("_tuned",))]
 
 

@@ -6,14 +6,14 @@ from typing import Any
 import ulmfit
 from bertlab.studies.study import STAGES
 from bertlab.transfer.recipes import RECIPES
-from common import Claim, Setting, under
+from common import TEXTS, Claim, Setting, under
 
 STATIC = ("skip_gram", "cbow", "glove")
 UNIGRAM = {"data.tokenizer.kind": "unigram"}
 SOURCE = "Devlin et al. 2019, tables 1 (GLUE, test) and 7 (CoNLL-2003, test)"
 BESIDE = "SRL 84.6 and 81.4, with ELMo beside the task's word vectors and without"
 PRETRAINING = "74.7 and 59.9, on average", "Radford et al. 2018, table 5"
-TEXTS, TAGS = ("classification", "regression"), ("tagging",)
+TAGS = ("tagging",)
 CLAIMS = (
     Claim("BERT", "GPT", "GLUE 79.6 and 75.1, on average", SOURCE, TEXTS),
     Claim("BERT", "ELMo", "GLUE 79.6 and 71.0, on average", SOURCE, TEXTS),

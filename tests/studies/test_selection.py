@@ -10,8 +10,9 @@ from bertlab.errors import Diverged
 from bertlab.files import write_json
 from bertlab.studies.comparisons import at_best_rate
 from bertlab.studies.plan import make_plan
+from bertlab.studies.runs import RATE
 from bertlab.studies.selection import Search
-from bertlab.studies.study import RATE, TASK_RATES, Study
+from bertlab.studies.study import TASK_RATES, Study
 from bertlab.studies.worker import execute_directory, write_run
 
 CONFIG = str(Path(__file__).parent / "small_config.py")
