@@ -82,10 +82,14 @@ class PrefixLanguageModel(Objective):
 
     With max_share=0 it is left-to-right modelling (`ltr`) on a bidirectional body: the same numbers
     from the same parameters. Curricula from left-to-right to masked modelling need that.
+
+    A row is read from right to left (`rtl`, without a prefix) with probability `backward_share`: at
+    max_share=0, backward_share=0.5 one transformer is both halves of a biLM.
     """
 
     min_share: float = 0.0
     max_share: float = 1.0
+    backward_share: float = 0.0
 
     def __post_init__(self):
         if not self.min_share <= self.max_share:
@@ -100,8 +104,13 @@ class PrefixLanguageModel(Objective):
         shares = jax.random.uniform(key, position.shape, float, self.min_share, self.max_share)
         share = jnp.take_along_axis(shares, first, axis=1)
         prefix = jnp.minimum((share * size).astype(jnp.int32), size - 1)
+        order = jnp.maximum(position, prefix - 1)
         targets = jnp.where(position >= prefix - 1, neighbours(batch, "forward"), -1)
-        return {**batch, "order": jnp.maximum(position, prefix - 1), "prefix_targets": targets}
+        rows = (position.shape[0], 1)
+        backward = jax.random.uniform(jax.random.fold_in(key, 1), rows) < self.backward_share
+        order = jnp.where(backward, -position, order)
+        targets = jnp.where(backward, neighbours(batch, "backward"), targets)
+        return {**batch, "order": order, "prefix_targets": targets}
 
     def loss(self, model: Model, view: View) -> Metrics:
         # Logits at all positions: only the device knows which ones predict.

@@ -21,6 +21,7 @@ from common import (
     claims_among,
     product,
     stage_keys,
+    under,
 )
 
 # The best of a pilot, but for the probe the middle rate: MLM at a rate of 6e-3, the first seed,
@@ -43,7 +44,11 @@ OBJECTIVES = {
     "masked_next_token": ("masked next token", "bert", {"objectives": "masked_next_token"}),
     "ltr": ("LTR", "bert", {"objectives": "ltr"}),
     "bilm": ("biLM (ELMo)", "elmo", {"objectives": "bilm"}),
+    "both_ways": ("biLM (transformer)", "bert", {"objectives": "prefix"}),
 }
+# One transformer reads half of the rows from the left and half from the right, and is used seeing
+# both sides.
+OVERRIDES = {"both_ways": under("objectives.prefix", max_share=0.0, backward_share=0.5)}
 FINDING = "MNLI 83.9 and 82.1 after 1,000,000 steps"
 KINDS = (*TEXTS, "span")
 CLAIMS = [Claim("MLM", "LTR", FINDING, "Devlin et al. 2019, table 5", KINDS, uses=("_tuned",))]
@@ -60,6 +65,7 @@ def get_study(arguments=None):
         label, family, recipe = OBJECTIVES[name]
         body = setting.transformer if family == "bert" else {}
         body = body | ({"optimizer.learning_rate": float(rate)} if rate else {})
+        body = body | OVERRIDES.get(name, {})
         chosen[label] = {"config": setting.recipe(family, **recipe), **body}
     objectives, names = axis("objective", chosen), list(chosen)
     none = {"no pretraining": setting.transformer | {"train.steps": 0}}

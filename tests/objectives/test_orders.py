@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertlab.objectives.autoregressive import LeftToRight, PrefixLanguageModel
+from bertlab.objectives.autoregressive import LeftToRight, PrefixLanguageModel, RightToLeft
 from bertlab.objectives.masked_next_token import MaskedNextToken
 from bertlab.objectives.permutation import PermutationLanguageModel
 from tests.influence import assert_sees
@@ -102,11 +102,32 @@ def test_a_share_is_uniform_between_its_bounds_and_drawn_for_each_document():
     assert ((whole["prefix_targets"] >= 0).sum(1) == 2).all(), "each document's last is predicted"
 
 
+def test_a_share_of_the_rows_is_read_from_right_to_left():
+    batch, t = packed_batch(rows=8, length=10), np.arange(10)
+    view, forward = (
+        prefixed(batch, max_share=0.0, backward_share=0.5),
+        prefixed(batch, max_share=0.0),
+    )
+    backward = (view["order"] != forward["order"]).any(1)
+    assert 1 <= backward.sum() <= 7
+
+    def expected(row):
+        documents = batch["documents"][row]
+        seen = t >= t[:, None] if backward[row] else t <= t[:, None]
+        return (documents[:, None] == documents) & seen
+
+    assert_sees(view, expected)
+
+
 @pytest.mark.slow
-def test_without_a_prefix_it_is_left_to_right_modelling():
+@pytest.mark.parametrize(
+    ("backward_share", "one_direction", "direction"),
+    [(0.0, LeftToRight(), "left-to-right"), (1.0, RightToLeft(), "right-to-left")],
+)
+def test_without_a_prefix_it_models_one_direction(backward_share, one_direction, direction):
     batch = packed_batch(rows=4, length=14)
-    ours = program_with(PrefixLanguageModel(max_share=0.0))
-    theirs = program_with(LeftToRight(), direction="left-to-right")
+    ours = program_with(PrefixLanguageModel(max_share=0.0, backward_share=backward_share))
+    theirs = program_with(one_direction, direction=direction)
     params = random_params(ours, batch)
     found, expected = (
         metrics_of(program, params, views_of(program, batch)) for program in (ours, theirs)
