@@ -15,7 +15,6 @@ from jaxtyping import Float, Int
 
 from bertlab.data.corpora.text import read_lines
 from bertlab.errors import UserError
-from bertlab.objectives.word_vectors import word_table
 from bertlab.transfer.load import Pretrained
 from bertlab.transfer.scorers import spearman
 
@@ -83,12 +82,9 @@ def word_vectors(model: Pretrained, words: Sequence[str]) -> Vectors:
     whole, unknown = model.tokenizer.has_whole_words, model.tokenizer.unk_id
     reads_characters = model.config.model.token_encoder == "characters"
     ids = [model.tokenizer.encode(word) for word in words]
-    if "glove" in model.objectives:
-        table = word_table(model.params["body"], model.objectives)
-        states = (table[of_word][None] for of_word in ids)
-    else:  # narrower layers end in zeros, which no cosine sees
-        blocks = (words[first : first + BLOCK] for first in range(0, len(words), BLOCK))
-        states = (embedding.states for block in blocks for embedding in model.embed(block))
+    blocks = (words[first : first + BLOCK] for first in range(0, len(words), BLOCK))
+    # Narrower layers end in zeros, which no cosine sees.
+    states = (embedding.states for block in blocks for embedding in model.embed(block))
     found = {}
     for word, of_word, of_pieces in zip(words, ids, states):
         in_vocabulary = unknown not in of_word and (len(of_word) == 1 or not whole)

@@ -8,7 +8,7 @@ tokens, but never past the end of a sentence ([SEP], like </s> in word2vec.c) or
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -211,6 +211,11 @@ def word_table(body, objectives: Iterable[str]) -> Float[np.ndarray, "V D"]:
     """The vectors of a static model with these parameters; GloVe's are w + w̃ (section 4.2)."""
     vectors = np.asarray(body["token_embedding"], np.float32)
     return vectors + np.asarray(body["output"]["kernel"]) if "glove" in objectives else vectors
+
+
+def with_word_table(body: Mapping, objectives: Iterable[str]) -> dict:
+    """The parameters of a static body that looks up `word_table`."""
+    return {**body, "token_embedding": word_table(body, objectives)}
 
 
 class Biases(nn.Module):

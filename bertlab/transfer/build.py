@@ -23,7 +23,7 @@ from bertlab.models.presets import build_body, family_of, model_direction, model
 from bertlab.models.static import StaticShape
 from bertlab.objectives.base import Objective, restrict
 from bertlab.objectives.program import Program
-from bertlab.objectives.word_vectors import word_table
+from bertlab.objectives.word_vectors import with_word_table
 from bertlab.train.build import require_same_model, start_from, vocabulary_of
 from bertlab.train.checkpoint import load_params
 from bertlab.train.loop import Experiment
@@ -186,8 +186,7 @@ def start_params(config: ConfigDict, vectors: Mapping[str, WordVectors], fresh):
         run = RunDirectory(config.init_from)
         trained = load_params(run, config.init_step)
         if config.model.family == "static":
-            table = word_table(trained["body"], run.config()["objectives"])
-            trained["body"] = {**trained["body"], "token_embedding": table}
+            trained["body"] = with_word_table(trained["body"], run.config()["objectives"])
         for name in params.keys() & trained.keys():
             # With the same seed, the run's head of this name began with the same draws, and the
             # body would still know its classes by number.

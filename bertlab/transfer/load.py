@@ -20,6 +20,7 @@ from bertlab.models.base import Encoded, Shape, View
 from bertlab.models.presets import build_body, model_direction, model_shape
 from bertlab.objectives.base import Objective
 from bertlab.objectives.program import Program
+from bertlab.objectives.word_vectors import with_word_table
 from bertlab.train.build import vocabulary_of
 from bertlab.train.checkpoint import load_params
 from bertlab.train.run_directory import RunDirectory
@@ -79,7 +80,10 @@ class Pretrained:
     def encode(self) -> Callable[[View], Encoded]:
         """From a batch, int32 [B, L] `tokens`, `segments`, `documents` (0: padding) and
         `positions`, the hidden states of every layer, on the device, without dropout."""
-        return functools.partial(jax.jit(self.program.encode), jax.device_put(self.params))
+        params = self.params
+        if self.config.model.family == "static":
+            params = params | {"body": with_word_table(params["body"], self.objectives)}
+        return functools.partial(jax.jit(self.program.encode), jax.device_put(params))
 
     def embed(
         self,
