@@ -92,6 +92,7 @@ def render(results: Results, markup: str, figures: Mapping[str, str]) -> str:
         below=tables.below_linear(results),
         scores=score_table(results),
         difference_table=difference_table(differences),
+        crossings=crossing_table(results),
         selected=selected_table(results),
         bits=bits_table(results),
         costs=cost_table(results),
@@ -149,6 +150,32 @@ def difference_table(differences: pd.DataFrame) -> pd.DataFrame:
         "verdict": differences["verdict"],
     }
     return pd.DataFrame(columns)
+
+
+def crossing_table(results: Results) -> pd.DataFrame:
+    """One row per task and pair of lines of `bertlab.studies.tables.crossings`."""
+    rows = []
+    for row in tables.crossings(results).itertuples():
+        steps = sorted(row.differences)
+        ranges = [_range(*ends, steps[0], steps[-1]) for ends in row.undecided]
+        cells = {f"{step:,} steps": row.differences[step] for step in steps}
+        cells["the mean is zero at"] = ", ".join(map(_two_digits, row.crosses)) or NONE
+        cells["the interval contains zero"] = ", ".join(ranges) or "nowhere"
+        rows.append({"Difference": f"{row.task}: {row.line} − {row.other}"} | cells)
+    return pd.DataFrame(rows).fillna(NONE)
+
+
+def _range(begin: float, end: float, first: int, last: int) -> str:
+    """A range of the steps from `first` to `last`."""
+    if begin <= first:
+        return "everywhere" if end >= last else f"up to {_two_digits(end)}"
+    if end >= last:
+        return f"from {_two_digits(begin)} on"
+    return f"{_two_digits(begin)} to {_two_digits(end)}"
+
+
+def _two_digits(step: float) -> str:
+    return f"{float(f'{step:.2g}'):,.0f}"
 
 
 def selected_table(results: Results) -> pd.DataFrame:

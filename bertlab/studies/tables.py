@@ -151,22 +151,12 @@ def by_steps(results: Results) -> pd.DataFrame:
     random values and the linear model), `mean`, `low` and `high` (the range over seeds), `task`,
     `label` (the metric's).
     """
-    apart = (*results.study["seed_axes"], *results.study["select"])
-    axes = [axis for axis in results.study["axes"] if axis not in apart]
     frames = [pd.DataFrame(columns=["line", "step", "mean", "low", "high", "task", "label"])]
     for measure in comparisons.measures(results):
         factor, _, unit = measure.scale
-        scored = comparisons.with_seed(results, comparisons.values_of(results, measure))
-        scored = scored[scored["split"] == "test"]
-        settings = [_settings(results.runs[run], measure.task) for run in scored["run"]]
-        varied = scored.groupby("trained_in")[axes].transform("nunique") > 1
-        line = scored[axes].mask(varied, "").agg(lambda of: ", ".join(filter(None, of)), axis=1)
-        scored = scored.assign(settings=settings, line=line)
-        later = scored[scored["step"] > 0].groupby(["settings", "trained_in"])["step"]
-        steps = later.nunique().groupby("settings").max()
-        if not (steps > 1).any():
+        scored = _at_steps(results, measure)
+        if scored.empty:
             continue
-        scored = scored[scored["settings"] == steps.idxmax()]
         by_seed = scored.groupby(["line", "step", "seed"], sort=False)["value"].mean() * factor
         by_point = by_seed.groupby(["line", "step"], sort=False)
         points = by_point.agg(mean="mean", low="min", high="max").reset_index()
@@ -176,6 +166,53 @@ def by_steps(results: Results) -> pd.DataFrame:
         label = f"{measure.metric} (%)" if unit == "points" else measure.metric
         frames.append(points.assign(task=measure.task, label=label))
     return pd.concat(frames[1:] or frames, ignore_index=True)
+
+
+def _at_steps(results: Results, measure: Measure) -> pd.DataFrame:
+    """A task's test scores with `line` and `step`; empty without several steps of one line."""
+    apart = (*results.study["seed_axes"], *results.study["select"])
+    axes = [axis for axis in results.study["axes"] if axis not in apart]
+    scored = comparisons.with_seed(results, comparisons.values_of(results, measure))
+    scored = scored[scored["split"] == "test"]
+    settings = [_settings(results.runs[run], measure.task) for run in scored["run"]]
+    varied = scored.groupby("trained_in")[axes].transform("nunique") > 1
+    line = scored[axes].mask(varied, "").agg(lambda of: ", ".join(filter(None, of)), axis=1)
+    scored = scored.assign(settings=settings, line=line)
+    later = scored[scored["step"] > 0].groupby(["settings", "trained_in"])["step"]
+    steps = later.nunique().groupby("settings").max()
+    return scored[scored["settings"] == steps.idxmax()] if (steps > 1).any() else scored[:0]
+
+
+def crossings(results: Results) -> pd.DataFrame:
+    """Where two lines of `by_steps` cross: `task`, `line`, `other`, their `differences` (step ->
+    text), `crosses` (steps at which the mean is zero) and `undecided` (ranges of steps at which the
+    95 % interval contains zero). Between checkpoints all are linear in the logarithm of the step.
+
+    Empty if `valid` selects settings of fine-tuning, which may then differ between steps.
+    """
+    columns = ["task", "line", "other", "differences", "crosses", "undecided"]
+    rows, found = [], differences(results)
+    for measure in () if results.study["select"] else comparisons.measures(results):
+        scored = _at_steps(results, measure)
+        points = scored[scored["step"] > 0].groupby("variant")[["line", "step"]].first()
+        pairs = found[found["task"] == measure.task].join(points, on="variant")
+        pairs = pairs.join(points.add_prefix("other_"), on="other")
+        pairs = pairs[pairs["step"] == pairs["other_step"]].sort_values("step")
+        for (line, other), pair in pairs.groupby(["line", "other_line"], sort=False):
+            if len(pair) > 1:
+                texts = dict(zip(pair["step"].astype(int), pair["interval"]))
+                rows.append([measure.task, line, other, texts, *_zeros(pair)])
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _zeros(pair: pd.DataFrame) -> tuple[list[float], list[tuple[float, float]]]:
+    """`crosses` and `undecided` of `crossings`, to a thousandth of the range of steps."""
+    fine = np.geomspace(pair["step"].min(), pair["step"].max(), 1000)
+    at = np.log(fine), np.log(pair["step"].astype(float))
+    mean, low, high = (np.interp(*at, pair[name]) for name in ("mean", "low", "high"))
+    contains = np.concatenate([[False], (low <= 0) & (high >= 0), [False]])
+    begins, ends = np.flatnonzero(np.diff(contains)).reshape(-1, 2).T
+    return list(fine[1:][np.diff(mean > 0)]), list(zip(fine[begins], fine[ends - 1]))
 
 
 def _settings(run: RunSpec, task: str) -> str:

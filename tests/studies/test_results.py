@@ -222,9 +222,26 @@ def test_committed_studies_have_the_means_of_the_pages_that_they_replace():
     assert points.loc[("ud_1000_tuned", "no pretraining"), "step"] == 0
     assert tables.by_steps(read(folder / "bert_table7_tiny_wikipedia")).empty
     assert tables.by_steps(read(folder / "four_systems_tiny_wikipedia")).empty  # other budgets
+    assert tables.crossings(read(folder / "crossover_tiny_wikipedia")).empty  # `valid` selects
     frame = results.load(folder / "one_scale_tiny_wikipedia")
     bits = frame[frame["metric"] == "bits_per_byte/left-to-right"].groupby("variant")["value"]
     assert round(bits.mean()["left to right"], 3) == 2.003
+
+
+def test_lines_cross_where_differences_that_are_linear_in_log_steps_are_zero():
+    folder = Path(__file__).parents[2] / "experiments" / "results"
+    study = read(folder / "crossover_tasks_tiny_wikipedia")
+    found = tables.differences(study).set_index(["task", "variant", "other"])
+    crossings = tables.crossings(study).set_index(["task", "line", "other"])
+    early, late = (found.loc[("trec_1000_tuned", f"MLM, {n}", f"LTR, {n}")] for n in (100, 200))
+    crossing = crossings.loc[("trec_1000_tuned", "MLM", "LTR")]
+    assert list(crossing["differences"]) == [100, 200, 500, 1000]
+    expected = 100 * 2 ** (early["mean"] / (early["mean"] - late["mean"]))
+    assert crossing["crosses"] == pytest.approx([expected], rel=0.003)
+    expected = 100 * 2 ** (early["high"] / (early["high"] - late["high"]))
+    assert crossing["undecided"] == [pytest.approx((100, expected), rel=0.003)]
+    apart = crossings.loc[("ud_1000_probe", "MLM", "LTR")]
+    assert apart["crosses"] == apart["undecided"] == []
 
 
 def test_a_page_says_first_that_a_linear_model_is_better(tmp_path):
