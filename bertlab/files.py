@@ -20,17 +20,24 @@ def finite(value: Any) -> Any:
     return value
 
 
+def json_text(value: Any, **style: Any) -> str:
+    """The value as JSON. The slow walk through `finite` is for those that need it."""
+    try:
+        return json.dumps(value, allow_nan=False, ensure_ascii=False, **style)
+    except (TypeError, ValueError):
+        return json.dumps(finite(value), allow_nan=False, ensure_ascii=False, **style)
+
+
 def json_line(value: Any) -> str:
     """The value as one line of JSON."""
-    return json.dumps(finite(value), allow_nan=False, ensure_ascii=False) + "\n"
+    return json_text(value) + "\n"
 
 
 def write_json(path: Path, value: Any) -> None:
     """Replaces a JSON file in one move; several processes may write the same."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    text = json.dumps(finite(value), allow_nan=False, ensure_ascii=False, indent=2)
-    temporary.write_text(f"{text}\n", encoding="utf-8")
+    temporary.write_text(f"{json_text(value, indent=2)}\n", encoding="utf-8")
     os.replace(temporary, path)
 
 

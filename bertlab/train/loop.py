@@ -21,7 +21,7 @@ from bertlab.train.phases import Phase
 from bertlab.train.processes import StopSignal
 from bertlab.train.run_directory import RunDirectory, describe_environment
 from bertlab.train.schedules import layer_plan
-from bertlab.train.sharding import build_mesh, put_batch
+from bertlab.train.sharding import build_mesh, put_batch, replicated
 from bertlab.train.state import TrainState, abstract_state, build_step, init_state, zero_carry
 
 
@@ -37,7 +37,8 @@ class Experiment:
     evaluations: Mapping[str, Sequence[Mapping[str, np.ndarray]]]
     facts: Mapping[str, Any]  # what data.json has in addition to the hash of the batches
     start: Callable | None = None  # fresh parameters -> those to start from; None: the fresh ones
-    score: Callable | None = None  # (split, parameters) -> scores that are no means, such as F1
+    outputs: Callable | None = None  # (parameters, batch) -> what `score` needs of its rows
+    score: Callable | None = None  # (split, outputs of all batches) -> scores that are no means
     result: Callable[[], Mapping[str, Any]] = dict  # more content of result.json
 
     @property
@@ -110,7 +111,7 @@ def run(
 
         # 4. Train, phase by phase; the log weights the losses by the phase's objectives.
         log.begin_phase(experiment.phase(latest or 0))
-        if latest is None and steps:
+        if latest is None and steps and config.train.eval_every:
             evaluate("valid", 0, state)
         for phase in [phase for phase in experiment.phases if phase.end > (latest or 0)]:
             log.begin_phase(phase)
@@ -170,7 +171,10 @@ def build_evaluation(experiment: Experiment, mesh, log: hooks.Log) -> Callable:
     @jax.jit
     def eval_step(params, batch, index, carry):  # corruption depends on the index alone
         views = program.views(batch, jax.random.fold_in(jax.random.key(0), index))
-        return program.metrics(params, views, carry)
+        sums, carry = program.metrics(params, views, carry)
+        # XLA encodes the rows once for both. Every process gets the outputs of all rows.
+        outputs = experiment.outputs(params, batch) if experiment.outputs else ()
+        return sums, carry, jax.lax.with_sharding_constraint(outputs, replicated(mesh))
 
     @log.paused()
     def evaluate(split: str, step: int, state: TrainState) -> dict[str, float]:
@@ -179,13 +183,15 @@ def build_evaluation(experiment: Experiment, mesh, log: hooks.Log) -> Callable:
         carry = zero_carry(program, mesh, len(batches[0]["tokens"]) * jax.process_count())
         with jax.set_mesh(mesh):
             for index, batch in enumerate(batches):
-                sums, carry = eval_step(params, put_batch(mesh, batch), np.int32(index), carry)
-                results.append(sums)
+                batch = put_batch(mesh, batch)
+                sums, carry, outputs = eval_step(params, batch, np.int32(index), carry)
+                results.append((sums, outputs))
+        results, outputs = zip(*jax.device_get(results))
         # Each metric's sum and weight over the batches, added up in float64.
-        total = jax.tree.map(lambda *each: sum(map(float, each)), *jax.device_get(results))
+        total = jax.tree.map(lambda *each: sum(map(float, each)), *results)
         means = log.means(step, total)
         if experiment.score is not None:
-            means |= experiment.score(split, params)
+            means |= experiment.score(split, outputs)
         log.write(step, split, means)
         return means
 

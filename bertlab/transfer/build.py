@@ -38,7 +38,7 @@ from bertlab.transfer.heads import LANGUAGE_MODEL, AuxiliaryLanguageModel
 from bertlab.transfer.inputs import NEW_TOKENS, Inputs
 from bertlab.transfer.kinds import find_kind
 from bertlab.transfer.kinds.base import TaskRows
-from bertlab.transfer.scoring import Tasks, build_score, outcome
+from bertlab.transfer.scoring import Tasks, build_score, outcome, task_outputs
 from bertlab.transfer.tasks import SPLITS
 
 
@@ -94,7 +94,8 @@ def build_finetuning(config: ConfigDict, tasks: Tasks, workdir: Path) -> Experim
         evaluations=batches,
         facts={"examples": {name: data.digest for name, (_, data) in tasks.items()}},
         start=functools.partial(start_params, config, vectors),
-        score=build_score(config, program, tasks, rows, batches, workdir),
+        outputs=functools.partial(task_outputs, program, list(tasks)),
+        score=build_score(tasks, rows, workdir),
         result=functools.partial(outcome, tasks, cut),
     )
 

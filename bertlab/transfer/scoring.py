@@ -9,14 +9,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 from bertlab.data.corpora.text import read_records
 from bertlab.errors import UserError
 from bertlab.files import cache_directory, cached_json, json_line
 from bertlab.objectives.program import Program
 from bertlab.train.run_directory import RunDirectory
-from bertlab.train.sharding import build_mesh, put_batch, replicated
 from bertlab.transfer.batches import Batch, by_row
 from bertlab.transfer.examples import Example
 from bertlab.transfer.kinds import find_kind
@@ -36,35 +34,27 @@ TF_IDF = dict(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+|[^\w\s]
 Tasks = Mapping[str, tuple[Task, TaskData]]  # by the name of each task's objective
 
 
+def task_outputs(program: Program, tasks: Sequence[str], params: Any, batch: Batch):
+    """What each task's head makes of the rows of a batch, as `Experiment.outputs`."""
+    found = {}
+    for name in tasks:
+        made = program.call(params, name, batch, program.objectives[name].outputs)
+        found[name] = {**made, "row_number": batch["row_number"]}
+    return found
+
+
 def build_score(
-    config: ConfigDict,
-    program: Program,
-    tasks: Tasks,
-    rows: Mapping[str, Mapping[str, TaskRows]],
-    batches: Mapping[str, Sequence[Batch]],
-    workdir: Path,
-) -> Callable[[str, Any], dict[str, float]]:
-    """(split, parameters) -> the tasks' metrics, as `Experiment.score`. `rows` are by split and
-    task; the batches have the rows of one task after the other."""
-    mesh, write = build_mesh(config.mesh), prediction_writer(tasks, workdir)
+    tasks: Tasks, rows: Mapping[str, Mapping[str, TaskRows]], workdir: Path
+) -> Callable[[str, Sequence[Mapping[str, Any]]], dict[str, float]]:
+    """(split, outputs of its batches) -> the tasks' metrics, as `Experiment.score`. `rows` are by
+    split and task; the batches have the rows of one task after the other."""
+    write = prediction_writer(tasks, workdir)
 
-    def outputs(params, batch):
-        found = {}
-        for name in tasks:
-            made = program.call(params, name, batch, program.objectives[name].outputs)
-            found[name] = {**made, "row_number": batch["row_number"]}
-        return found
-
-    # Every process gets the outputs of all rows.
-    outputs = jax.jit(outputs, out_shardings=replicated(mesh))
-
-    def score(split: str, params: Any) -> dict[str, float]:
-        with jax.set_mesh(mesh):
-            found = [jax.device_get(outputs(params, put_batch(mesh, x))) for x in batches[split]]
+    def score(split: str, outputs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         lines, begin = {}, 0
         for name, (task, data) in tasks.items():
             made, examples = rows[split][name], data.examples[split]
-            own = by_row([batch[name] for batch in found])[begin : begin + len(made.rows)]
+            own = by_row([batch[name] for batch in outputs])[begin : begin + len(made.rows)]
             lines[name] = find_kind(task.kind).predict(examples, data.names, own, made.about)
             begin += len(made.rows)
         return write(split, lines)
