@@ -44,11 +44,22 @@ OBJECTIVES = {
     "masked_next_token": ("masked next token", "bert", {"objectives": "masked_next_token"}),
     "ltr": ("LTR", "bert", {"objectives": "ltr"}),
     "bilm": ("biLM (ELMo)", "elmo", {"objectives": "bilm"}),
+    "bilm_equal": ("biLM (ELMo, equal size)", "elmo", {"objectives": "bilm"}),
     "both_ways": ("biLM (transformer)", "bert", {"objectives": "prefix"}),
 }
-# One transformer reads half of the rows from the left and half from the right, and is used seeing
-# both sides.
-OVERRIDES = {"both_ways": under("objectives.prefix", max_share=0.0, backward_share=0.5)}
+OVERRIDES = {
+    # As many parameters as the transformer at scale=tiny, 0.7 M; ELMo's own have 1.1 M there.
+    "bilm_equal": under("model", width=80, hidden=128),
+    # One transformer reads half of the rows from the left and half from the right, and is used
+    # seeing both sides.
+    "both_ways": under("objectives.prefix", max_share=0.0, backward_share=0.5),
+}
+# Names of untrained bodies, where these differ from MLM's.
+UNTRAINED = {
+    "LTR": "no pretraining (LTR)",
+    "biLM (ELMo)": "no pretraining (ELMo)",
+    "biLM (ELMo, equal size)": "no pretraining (ELMo, equal size)",
+}
 FINDING = "MNLI 83.9 and 82.1 after 1,000,000 steps"
 KINDS = (*TEXTS, "span")
 CLAIMS = [Claim("MLM", "LTR", FINDING, "Devlin et al. 2019, table 5", KINDS, uses=("_tuned",))]
@@ -69,13 +80,12 @@ def get_study(arguments=None):
         chosen[label] = {"config": setting.recipe(family, **recipe), **body}
     objectives, names = axis("objective", chosen), list(chosen)
     none = {"no pretraining": setting.transformer | {"train.steps": 0}}
-    if "LTR" in chosen:  # an untrained body that sees as much
-        none["no pretraining (LTR)"] = chosen["LTR"] | {"train.steps": 0}
+    for label in filter(UNTRAINED.get, chosen):
+        none[UNTRAINED[label]] = chosen[label] | {"train.steps": 0}
     steps = axis("steps", {f"{step:,}": {"finetune.init_step": step} for step in early})
     last = product(chain(objectives, axis("objective", none)), setting.rate_factors())
     pairs = [(names[0], name) for name in names[1:]]
-    untrained = {"LTR": "no pretraining (LTR)"}
-    contrasts = pairs + [(name, untrained.get(name, "no pretraining")) for name in names]
+    contrasts = pairs + [(name, UNTRAINED.get(name, "no pretraining")) for name in names]
     for step in early:
         contrasts += [(f"{first}, {step:,}", f"{other}, {step:,}") for first, other in pairs]
     fixed = {"data.format": "segment_pair", "train.keep": "log", "evaluate.sentences": 0}
