@@ -19,6 +19,7 @@ import zstandard
 
 LIMIT = "task_data.limit"
 BITS = "Bits per byte of held-out text"
+CROSSING = "Where the lines cross"
 # What a record has beside its own test scores: the key, and what the page puts before the metric.
 OTHERS = {"evaluation": "", "most_frequent": "always the most frequent answer/"}
 OTHERS["linear"] = "a linear model on n-grams, as many labels/"
@@ -150,6 +151,10 @@ def differences(study: dict, place: str, digits: int, chosen: dict, cells: dict,
             texts["p (Holm)"] = "< 0.001" if corrected < 0.001 else f"{corrected:.3f}"
             row = "Differences", f"{place}: {' − '.join(pair)}"
             values |= {(*row, column): text for column, text in texts.items()}
+            lines = [re.fullmatch(r"(.+?)(?:, ([\d,]+))?", name) for name in pair]
+            step = lines[0][2] or f"{study.get('overrides', {}).get('train.steps', 0):,}"
+            cell = CROSSING, f"{place}: {lines[0][1]} − {lines[1][1]}", f"{step} steps"
+            values |= {cell: interval} if cell in cells else {}
             findings += [(low, high, verdict)] if family is claims and claims[pair] else []
     return values
 
@@ -168,7 +173,8 @@ def read_cells(page: str) -> dict:
         elif line.startswith("| ") and heading not in ("Costs", "How it was made"):
             name, *row = line[2:-2].split(" | ")
             row = [cell.partition(" (")[0] for cell in row] if heading == BITS else row
-            cells |= {(heading, name, column): cell for column, cell in zip(columns, row)}
+            read = {(heading, name, column): cell for column, cell in zip(columns, row)}
+            cells |= {key: cell for key, cell in read.items() if "zero" not in key[2]}
             columns = columns or row
     return cells
 
