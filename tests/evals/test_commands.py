@@ -26,7 +26,7 @@ SMALL = {
     "model.hidden": 16,
     "optimizer.learning_rate": 1e-2,
     "train.steps": 60,
-    "train.eval_every": 0,
+    "train.eval_every": 60,
     "train.eval_batches": 4,
     "evaluate.sentences": 24,
 }
