@@ -132,7 +132,7 @@ frame = bertlab.results.curves("experiments/results/bert_table5_tiny_wikipedia")
 and `python experiments/results_page.py` this page. `python experiments/recompute.py` computes the
 tables of all pages and the counts above again from these files, without bertlab's code, compares
 the answers with the files, and lists an answer's numbers that are in no table; costs, distances to
-floors and intervals of bits per byte it leaves out.
+floors, intervals of bits per byte and the steps at which lines cross it leaves out.
 Studies made by version 0.1.0 (a page's last table names the version) are read-only, since today's
 version reads other batches.
 """

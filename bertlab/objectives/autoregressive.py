@@ -104,12 +104,11 @@ class PrefixLanguageModel(Objective):
         shares = jax.random.uniform(key, position.shape, float, self.min_share, self.max_share)
         share = jnp.take_along_axis(shares, first, axis=1)
         prefix = jnp.minimum((share * size).astype(jnp.int32), size - 1)
-        order = jnp.maximum(position, prefix - 1)
-        targets = jnp.where(position >= prefix - 1, neighbours(batch, "forward"), -1)
         rows = (position.shape[0], 1)
         backward = jax.random.uniform(jax.random.fold_in(key, 1), rows) < self.backward_share
-        order = jnp.where(backward, -position, order)
-        targets = jnp.where(backward, neighbours(batch, "backward"), targets)
+        order = jnp.where(backward, -position, jnp.maximum(position, prefix - 1))
+        following = jnp.where(position >= prefix - 1, neighbours(batch, "forward"), -1)
+        targets = jnp.where(backward, neighbours(batch, "backward"), following)
         return {**batch, "order": order, "prefix_targets": targets}
 
     def loss(self, model: Model, view: View) -> Metrics:
